@@ -1,0 +1,1 @@
+"""Analyses: pure functions, Trace in, frozen result out."""

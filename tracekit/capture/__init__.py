@@ -1,0 +1,1 @@
+"""Recording: find and run the profiler. Nothing here knows analysis."""

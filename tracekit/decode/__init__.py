@@ -1,0 +1,1 @@
+"""The decode step: model shapes, kernel lists, GPU figures, the estimate."""

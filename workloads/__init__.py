@@ -1,0 +1,1 @@
+"""Programs to record: what each shows is in its first line."""

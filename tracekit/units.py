@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from decimal import Decimal
 
 
 def format_ns(value_ns: float | None, *, signed: bool = False) -> str:
@@ -44,3 +46,17 @@ def format_bytes(value_bytes: float) -> str:
 def _three_digits(value: float) -> str:
     decimals = max(0, 2 - math.floor(math.log10(abs(value) * 1.0005))) if value else 2
     return f"{value:,.{min(decimals, 2)}f}"
+
+
+_NS_OF = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+def parse_ns(text: str) -> int:
+    """Nanoseconds from `1.5ms`, `20 us`, `3s` or a plain number of nanoseconds.
+
+    Raises `ValueError` for anything else.
+    """
+    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", text)
+    if not match or match[2] not in _NS_OF:
+        raise ValueError(f"{text!r} is not a time; write it as 1.5ms, 20us, 3s or nanoseconds")
+    return round(Decimal(match[1]) * _NS_OF[match[2]])

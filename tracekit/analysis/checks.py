@@ -1,0 +1,104 @@
+"""What is doubtful in a recording: said beside every number, never hidden in one."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tracekit.analysis.boundaries import starts_before_call
+from tracekit.codes import encode_rows
+from tracekit.trace import NONE, Trace, Warning, process_of
+
+GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
+RECORD_NODES = "record with --cuda-graph-trace=node to see them"
+
+
+def check_recording(trace: Trace) -> tuple[Warning, ...]:
+    """Everything a reader of this trace's numbers has to know, the recording's own warnings first."""
+    found = [
+        _opaque_replays(trace),
+        _under_recorded(trace),
+        _launches_without_kernels(trace),
+        _kernels_without_call(trace),
+        _kernels_before_call(trace),
+        _callers_without_kernels(trace),
+    ]
+    return (*trace.recording.warnings, *(w for w in found if w is not None and w.count))
+
+
+def _opaque_replays(trace: Trace) -> Warning | None:
+    count = len(trace.opaque_replays)
+    return Warning(
+        "opaque_replays",
+        f"graph replays recorded as a whole: their kernels are not in the file; {RECORD_NODES}",
+        count,
+    )
+
+
+def _under_recorded(trace: Trace) -> Warning | None:
+    """Replays with less than half the kernels of the median replay of their graph."""
+    kernels = trace.kernels
+    nodes = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
+    if not len(nodes):
+        return None
+    process = np.array([k.process for k in trace.streams], dtype=np.int64)[kernels.stream[nodes]]
+    graph = kernels.graph_node[nodes] >> 32  # the number of the executable graph (pytorch#191689)
+    code, (of_process, of_graph, _) = encode_rows([process, graph, kernels.correlation[nodes]])
+    size = np.bincount(code)
+    graph_code, _ = encode_rows([of_process, of_graph])
+    few = 0
+    for one in range(int(graph_code.max()) + 1):
+        sizes = size[graph_code == one]
+        few += int((sizes < np.median(sizes) / 2).sum())
+    return Warning(
+        "under_recorded_replays",
+        "graph replays with less than half the kernels of their siblings: the rest was not recorded, "
+        "idle time around them is unreliable",
+        few,
+    )
+
+
+def _launches_without_kernels(trace: Trace) -> Warning | None:
+    launches = [i for i, name in enumerate(trace.names) if GRAPH_LAUNCH.match(name)]
+    rows = np.flatnonzero(np.isin(trace.calls.name, launches))
+    if not len(rows):
+        return None
+    with_kernels = np.zeros(len(trace.calls) + 1, dtype=bool)
+    with_kernels[trace.kernels.call] = True
+    opaque = np.isin(trace.calls.correlation[rows], trace.opaque_replays.correlation)
+    return Warning(
+        "launches_without_kernels",
+        "graph launches without GPU activity in the file: replays were lost, idle time is unreliable",
+        int((~with_kernels[rows] & ~opaque).sum()),
+    )
+
+
+def _kernels_without_call(trace: Trace) -> Warning | None:
+    if not len(trace.calls):
+        return None  # said once as "calls were not recorded"
+    return Warning(
+        "launch_not_in_file",
+        "kernels whose launch call is not in the file: their cause is unknown, no range owns them",
+        int((trace.kernels.call < 0).sum()),
+    )
+
+
+def _kernels_before_call(trace: Trace) -> Warning | None:
+    return Warning(
+        "kernel_before_call",
+        "kernels that start before their own launch call: wrong correlation ids (a defect of CUPTI before "
+        "CUDA 13.1 U1); their cause is given as unknown",
+        int(starts_before_call(trace).sum()),
+    )
+
+
+def _callers_without_kernels(trace: Trace) -> Warning | None:
+    active = {key.process for key in trace.streams}
+    callers = set(np.unique(process_of(trace.calls.thread)).tolist())
+    return Warning(
+        "process_without_kernels",
+        "processes with CUDA calls but no GPU activity in the file (another rank's recording, or "
+        "events lost)",
+        len(callers - active),
+    )

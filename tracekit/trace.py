@@ -1,0 +1,256 @@
+"""The model: a trace as a few tables of columns, and what was recorded and how.
+
+Every reader makes a `Trace`; every analysis takes one. Times are int64 nanoseconds on the trace's
+own clock, intervals half-open. Columns of one table have equal length. `-1` in a column of row
+numbers or codes means "not in the file".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.codes import encode, encode_rows, find_first
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+NONE = np.iinfo(np.int64).min
+"""An integer that is not recorded: a kernel outside any graph has `graph_node == NONE`."""
+
+WHOLE_CONTEXT = 2**32 - 1
+"""The stream number of a wait for every stream of its context."""
+
+
+@dataclass(frozen=True)
+class Warning:  # noqa: A001 - the contract's word
+    """Something lost or doubtful: a stable `code`, a sentence, and how many rows it concerns."""
+
+    code: str
+    message: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of the machine, as the recording describes it."""
+
+    device: int
+    name: str
+    memory_bandwidth_bytes_per_s: int | None
+
+
+@dataclass(frozen=True)
+class StreamKey:
+    """(process, device, context, stream): a stream number alone means nothing."""
+
+    process: int
+    device: int
+    context: int
+    stream: int
+
+
+class Table:
+    """Columns of equal length; a frozen dataclass of arrays."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Kernels(Table):
+    """Kernels in order of stream key, start, end, file row."""
+
+    start_ns: Ints
+    end_ns: Ints
+    stream: Codes  # into Trace.streams
+    name: Codes  # into Trace.names
+    correlation: Ints
+    graph_node: Ints  # NONE outside a graph replay
+    call: Codes  # row of Trace.calls that launched it
+    grid: NDArray[np.int32] | None = None  # (n, 3), read only when asked for
+    block: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Copies(Table):
+    """Copies and memsets, in file order."""
+
+    start_ns: Ints
+    end_ns: Ints
+    stream: Codes
+    moved_bytes: Ints
+    memset: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Calls(Table):
+    """CUDA runtime and driver calls of the host, in order of start."""
+
+    start_ns: Ints
+    end_ns: Ints
+    thread: Ints  # the recording's global thread id; `>> 24` is the process
+    name: Codes
+    correlation: Ints
+
+
+@dataclass(frozen=True)
+class Waits(Table):
+    """Host waits for a stream, or for a whole context (stream number `WHOLE_CONTEXT`)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    stream: Codes
+
+
+@dataclass(frozen=True)
+class Ranges(Table):
+    """NVTX ranges in order of start; a range that was never closed ends with the trace."""
+
+    start_ns: Ints
+    end_ns: Ints
+    name: Codes  # into Trace.range_names, `domain:name` or `name`
+    thread: Ints
+    process_wide: NDArray[np.bool_]  # start/end ranges; push/pop ranges belong to their thread
+
+
+@dataclass(frozen=True)
+class GraphNodes(Table):
+    """Graph nodes as they were created; `original` is the captured node of an instantiated one."""
+
+    start_ns: Ints
+    thread: Ints
+    node: Ints
+    original: Ints
+
+
+@dataclass(frozen=True)
+class OpaqueReplays(Table):
+    """Graph replays recorded as a whole: their kernels are not in the file."""
+
+    start_ns: Ints
+    end_ns: Ints
+    stream: Codes
+    correlation: Ints
+    graph: Ints
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded, with what, and how."""
+
+    file: str
+    nsys_version: str | None
+    schema_version: str | None
+    graph_trace: Literal["node", "graph"] | None
+    gpus: tuple[Gpu, ...]
+    gpu_of_device: dict[tuple[int, int], int]  # (process, CUDA device) -> Gpu.device
+    warnings: tuple[Warning, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recording, read."""
+
+    recording: Recording
+    streams: tuple[StreamKey, ...]
+    names: tuple[str, ...]  # kernels and calls
+    range_names: tuple[str, ...]
+    kernels: Kernels
+    copies: Copies
+    calls: Calls
+    waits: Waits
+    ranges: Ranges
+    graph_nodes: GraphNodes
+    opaque_replays: OpaqueReplays
+
+    @property
+    def start_ns(self) -> int:
+        """Start of the first GPU activity."""
+        return min(int(t.start_ns.min()) for t in self._gpu_tables())
+
+    @property
+    def end_ns(self) -> int:
+        """End of the last GPU activity."""
+        return max(int(t.end_ns.max()) for t in self._gpu_tables())
+
+    @property
+    def span_ns(self) -> int:
+        """From the start of the first GPU activity to the end of the last."""
+        return self.end_ns - self.start_ns
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """A table as a DataFrame: `kernels`, `copies`, `calls`, `waits`, `ranges`, ...
+
+        Codes are spelled out: stream keys as four columns, names as categories.
+        """
+        return _frame(self, getattr(self, table))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace {self.recording.file}: {len(self.kernels):,} kernels, {len(self.copies):,} copies, "
+            f"{len(self.ranges):,} ranges, {len(self.opaque_replays):,} opaque replays>"
+        )
+
+    def _gpu_tables(self) -> list[Kernels | Copies | OpaqueReplays]:
+        return [t for t in (self.kernels, self.copies, self.opaque_replays) if len(t)]
+
+
+def process_of(thread: Ints) -> Ints:
+    """The process part of global thread ids."""
+    return np.where(thread == NONE, NONE, thread >> 24)
+
+
+def join_calls(kernel_process: Ints, correlation: Ints, calls: Calls) -> Codes:
+    """The call that launched each kernel: the first of its process with its correlation id, or -1."""
+    found = np.full(len(correlation), -1, dtype=np.int32)
+    call_process = process_of(calls.thread)
+    for process in encode(kernel_process)[1].tolist():
+        rows = np.flatnonzero((call_process == process) & (calls.correlation != NONE))
+        mine = kernel_process == process
+        at = find_first(calls.correlation[rows], correlation[mine])
+        if len(rows):
+            found[mine] = np.where(at >= 0, rows[at], -1)
+    return found
+
+
+def encode_streams(columns: list[list[Ints]]) -> tuple[list[Codes], tuple[StreamKey, ...]]:
+    """Give the stream keys of several tables common codes.
+
+    `columns` holds for each table its process, device, context and stream columns.
+    """
+    joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+    codes, distinct = encode_rows(joined)
+    keys = tuple(StreamKey(*map(int, row)) for row in zip(*distinct, strict=True))
+    ends = np.cumsum([len(table[0]) for table in columns])[:-1]
+    return np.split(codes, ends), keys
+
+
+def _frame(trace: Trace, table: Table) -> pd.DataFrame:
+    import pandas as pd
+
+    columns: dict[str, object] = {}
+    for column in fields(table):  # type: ignore[arg-type]
+        values = getattr(table, column.name)
+        if values is None or values.ndim > 1:
+            continue
+        if column.name == "stream":
+            keys = [(k.process, k.device, k.context, k.stream) for k in trace.streams] + [(-1, -1, -1, -1)]
+            spelled = np.array(keys, dtype=np.int64)[values]
+            for i, part in enumerate(("process", "device", "context", "stream")):
+                columns[part] = spelled[:, i]
+        elif column.name == "name":
+            names = trace.range_names if isinstance(table, Ranges) else trace.names
+            columns["name"] = pd.Categorical.from_codes(values, list(names))
+        elif values.dtype == np.int64 and (values == NONE).any():
+            columns[column.name] = pd.array(values, dtype="Int64")
+            columns[column.name][values == NONE] = pd.NA  # type: ignore[index]
+        else:
+            columns[column.name] = values
+    return pd.DataFrame(columns)

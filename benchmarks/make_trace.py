@@ -69,12 +69,25 @@ def _kernel_rows(count: int) -> Iterator[tuple[object, ...]]:
     for i in range(count):
         start, name = _start_ns(i), (i * 31) % NAMES
         shape = (1, 1, 16, 64, 1, 1, 256, 1, 1, 0, 0, 0, 155713536, i, 32768, None, 0)
-        yield (start, start + 1_056 + 32 * (i % 17), 0, 1, 0, 13, i + 700, GLOBAL_PID, name, name, name, *shape)
+        yield (
+            start,
+            start + 1_056 + 32 * (i % 17),
+            0,
+            1,
+            0,
+            13,
+            i + 700,
+            GLOBAL_PID,
+            name,
+            name,
+            name,
+            *shape,
+        )
 
 
 def _call_rows(count: int) -> Iterator[tuple[object, ...]]:
     for i in range(count):
-        start = _start_ns(i) - 6_000 - (i * 104729) % 3_000
+        start = 999_991_000 + 2_400 * i + (i * 104729) % 300
         yield (start, start + 2_000, 0, GLOBAL_PID + PROCESS, i + 700, NAMES, 0, None)
 
 

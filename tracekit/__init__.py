@@ -1,9 +1,9 @@
 """Measures the real gap between GPU kernels, and what it costs a decode step.
 
-    import tracekit
-    trace = tracekit.read("trace.sqlite")
-    report = tracekit.gaps(trace, by="range")
-    report.table  # a pandas DataFrame
+import tracekit
+trace = tracekit.read("trace.sqlite")
+report = tracekit.gaps(trace, by="range")
+report.table  # a pandas DataFrame
 """
 
 from tracekit.analysis.gaps import GapReport, Selection, gaps

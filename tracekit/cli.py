@@ -62,15 +62,19 @@ def gaps(
     traces: Annotated[list[Path], typer.Argument(help="nsys SQLite exports.", metavar="TRACE...")],
     by: Annotated[ByOption, typer.Option(help="Group the boundaries.")] = ByOption.PAIR,
     range_name: Annotated[
-        str | None, typer.Option("--range", help="Only inside this NVTX range: a name or a regular expression.")
+        str | None,
+        typer.Option("--range", help="Only inside this NVTX range: a name or a regular expression."),
     ] = None,
     where: Annotated[WhereOption, typer.Option(help="Only one kind of boundary.")] = WhereOption.ALL,
     process: Annotated[int | None, typer.Option(help="Only this process.")] = None,
     device: Annotated[int | None, typer.Option(help="Only this CUDA device.")] = None,
     window: Annotated[
-        str | None, typer.Option(metavar="START..END", help="Only this part of the trace's clock: 1.2s..1.5s.")
+        str | None,
+        typer.Option(metavar="START..END", help="Only this part of the trace's clock: 1.2s..1.5s."),
     ] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Only the first N rows. [10 in the terminal]")] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Only the first N rows. [10 in the terminal]")
+    ] = None,
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
@@ -157,9 +161,7 @@ def _machine_readable(
     return gaps_csv(reports)
 
 
-def _page(
-    path: Path, by: By, selection: Selection, top: int, progress: Callable[[str], None]
-) -> Page:
+def _page(path: Path, by: By, selection: Selection, top: int, progress: Callable[[str], None]) -> Page:
     from tracekit.analysis.gaps import gaps
     from tracekit.readers import read
     from tracekit.report.text import Page

@@ -35,16 +35,17 @@ def encode_rows(columns: list[Ints]) -> tuple[Codes, list[Ints]]:
 
     Distinct rows are sorted by the first column, then the next.
     """
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    distinct: list[Ints] = []
-    for column in columns:
+    code, first = encode(columns[0])
+    distinct = [first]
+    for column in columns[1:]:
         part, values = encode(column)
-        combined = code * max(1, len(values)) + part
-        codes, rows = encode(combined)
-        before, here = np.divmod(rows, max(1, len(values)))
+        if len(values) <= 1:  # nearly always: one process, one device, one context
+            distinct.append(np.repeat(values, len(distinct[0])))
+            continue
+        code, rows = encode(code.astype(np.int64) * len(values) + part)
+        before, here = np.divmod(rows, len(values))
         distinct = [known[before] for known in distinct] + [values[here]]
-        code = codes.astype(np.int64)
-    return code.astype(np.int32), distinct
+    return code, distinct
 
 
 def find_first(keys: Ints, wanted: Ints) -> Codes:

@@ -29,7 +29,7 @@ WHOLE_CONTEXT = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class Warning:  # noqa: A001 - the contract's word
+class TraceWarning:
     """Something lost or doubtful: a stable `code`, a sentence, and how many rows it concerns."""
 
     code: str
@@ -151,7 +151,7 @@ class Recording:
     graph_trace: Literal["node", "graph"] | None
     gpus: tuple[Gpu, ...]
     gpu_of_device: dict[tuple[int, int], int]  # (process, CUDA device) -> Gpu.device
-    warnings: tuple[Warning, ...]
+    warnings: tuple[TraceWarning, ...]
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,11 @@ class Trace:
 
 
 def process_of(thread: Ints) -> Ints:
-    """The process part of global thread ids."""
-    return np.where(thread == NONE, NONE, thread >> 24)
+    """The process part of global thread or process ids; NONE stays NONE."""
+    missing = thread == NONE
+    process = thread >> 24
+    process[missing] = NONE
+    return process
 
 
 def join_calls(kernel_process: Ints, correlation: Ints, calls: Calls) -> Codes:
@@ -225,11 +228,12 @@ def encode_streams(columns: list[list[Ints]]) -> tuple[list[Codes], tuple[Stream
 
     `columns` holds for each table its process, device, context and stream columns.
     """
-    joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    codes, distinct = encode_rows(joined)
+    own = [encode_rows(table) for table in columns]
+    joined = [np.concatenate(parts) for parts in zip(*(distinct for _, distinct in own), strict=True)]
+    common, distinct = encode_rows(joined)
     keys = tuple(StreamKey(*map(int, row)) for row in zip(*distinct, strict=True))
-    ends = np.cumsum([len(table[0]) for table in columns])[:-1]
-    return np.split(codes, ends), keys
+    ends = np.cumsum([len(rows[0]) for _, rows in own])[:-1]
+    return [part[code] for part, (code, _) in zip(np.split(common, ends), own, strict=True)], keys
 
 
 def _frame(trace: Trace, table: Table) -> pd.DataFrame:

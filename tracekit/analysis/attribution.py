@@ -97,7 +97,9 @@ def _slices(trace: Trace, rows: Rows, owner: Ints, of_call: Ints) -> tuple[Rows,
     kernel = launched[at]
     before = position[kernel - 1]
     same_stream = kernels.stream[kernel] == kernels.stream[kernel - 1]
-    continues = same_stream & (kernel > 0) & (before >= np.repeat(low, count)) & (before < np.repeat(high, count))
+    continues = (
+        same_stream & (kernel > 0) & (before >= np.repeat(low, count)) & (before < np.repeat(high, count))
+    )
     return np.repeat(rows, count), kernel, continues
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +71,11 @@ def find_causes(trace: Trace, boundaries: Boundaries) -> Causes:
     low, high = kernels.start_ns - white, kernels.start_ns
     host, _ = cut(low, high, call_start)
     until_end, queued = cut(low, high, call_end)
-    return Causes(
-        host_ns=np.where(known, host, 0),
-        call_ns=np.where(known, until_end - host, 0),
-        queued_ns=np.where(known, queued, 0),
-        unknown_ns=np.where(known, 0, white),
-    )
+    causes = Causes(host, until_end - host, queued, unknown_ns=np.where(known, 0, white))
+    if not known.all():
+        for column in (causes.host_ns, causes.call_ns, causes.queued_ns):
+            column[~known] = 0
+    return causes
 
 
 def starts_before_call(trace: Trace) -> Mask:
@@ -95,7 +95,7 @@ def _first_of_stream(trace: Trace) -> Mask:
 
 def _stream_slices(trace: Trace) -> list[tuple[int, int]]:
     edges = [*np.flatnonzero(_first_of_stream(trace)).tolist(), len(trace.kernels)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _same_replay(trace: Trace) -> Mask:
@@ -163,5 +163,3 @@ def _split(code: Codes, values: Ints) -> tuple[list[int], list[Ints]]:
         return [], []
     edges = np.flatnonzero(np.diff(code)) + 1
     return [int(c) for c in code[np.concatenate(([0], edges))]], np.split(values, edges)
-
-

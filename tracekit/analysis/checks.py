@@ -7,14 +7,14 @@ import re
 import numpy as np
 
 from tracekit.analysis.boundaries import starts_before_call
-from tracekit.codes import encode_rows
-from tracekit.trace import NONE, Trace, Warning, process_of
+from tracekit.codes import encode, encode_rows
+from tracekit.trace import NONE, Trace, TraceWarning, process_of
 
 GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
 RECORD_NODES = "record with --cuda-graph-trace=node to see them"
 
 
-def check_recording(trace: Trace) -> tuple[Warning, ...]:
+def check_recording(trace: Trace) -> tuple[TraceWarning, ...]:
     """Everything a reader of this trace's numbers has to know, the recording's own warnings first."""
     found = [
         _opaque_replays(trace),
@@ -27,16 +27,16 @@ def check_recording(trace: Trace) -> tuple[Warning, ...]:
     return (*trace.recording.warnings, *(w for w in found if w is not None and w.count))
 
 
-def _opaque_replays(trace: Trace) -> Warning | None:
+def _opaque_replays(trace: Trace) -> TraceWarning | None:
     count = len(trace.opaque_replays)
-    return Warning(
+    return TraceWarning(
         "opaque_replays",
         f"graph replays recorded as a whole: their kernels are not in the file; {RECORD_NODES}",
         count,
     )
 
 
-def _under_recorded(trace: Trace) -> Warning | None:
+def _under_recorded(trace: Trace) -> TraceWarning | None:
     """Replays with less than half the kernels of the median replay of their graph."""
     kernels = trace.kernels
     nodes = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
@@ -51,7 +51,7 @@ def _under_recorded(trace: Trace) -> Warning | None:
     for one in range(int(graph_code.max()) + 1):
         sizes = size[graph_code == one]
         few += int((sizes < np.median(sizes) / 2).sum())
-    return Warning(
+    return TraceWarning(
         "under_recorded_replays",
         "graph replays with less than half the kernels of their siblings: the rest was not recorded, "
         "idle time around them is unreliable",
@@ -59,33 +59,33 @@ def _under_recorded(trace: Trace) -> Warning | None:
     )
 
 
-def _launches_without_kernels(trace: Trace) -> Warning | None:
+def _launches_without_kernels(trace: Trace) -> TraceWarning | None:
     launches = [i for i, name in enumerate(trace.names) if GRAPH_LAUNCH.match(name)]
-    rows = np.flatnonzero(np.isin(trace.calls.name, launches))
-    if not len(rows):
+    if not launches:
         return None
+    rows = np.flatnonzero(np.isin(trace.calls.name, launches))
     with_kernels = np.zeros(len(trace.calls) + 1, dtype=bool)
     with_kernels[trace.kernels.call] = True
     opaque = np.isin(trace.calls.correlation[rows], trace.opaque_replays.correlation)
-    return Warning(
+    return TraceWarning(
         "launches_without_kernels",
         "graph launches without GPU activity in the file: replays were lost, idle time is unreliable",
         int((~with_kernels[rows] & ~opaque).sum()),
     )
 
 
-def _kernels_without_call(trace: Trace) -> Warning | None:
+def _kernels_without_call(trace: Trace) -> TraceWarning | None:
     if not len(trace.calls):
         return None  # said once as "calls were not recorded"
-    return Warning(
+    return TraceWarning(
         "launch_not_in_file",
         "kernels whose launch call is not in the file: their cause is unknown, no range owns them",
         int((trace.kernels.call < 0).sum()),
     )
 
 
-def _kernels_before_call(trace: Trace) -> Warning | None:
-    return Warning(
+def _kernels_before_call(trace: Trace) -> TraceWarning | None:
+    return TraceWarning(
         "kernel_before_call",
         "kernels that start before their own launch call: wrong correlation ids (a defect of CUPTI before "
         "CUDA 13.1 U1); their cause is given as unknown",
@@ -93,10 +93,10 @@ def _kernels_before_call(trace: Trace) -> Warning | None:
     )
 
 
-def _callers_without_kernels(trace: Trace) -> Warning | None:
+def _callers_without_kernels(trace: Trace) -> TraceWarning | None:
     active = {key.process for key in trace.streams}
-    callers = set(np.unique(process_of(trace.calls.thread)).tolist())
-    return Warning(
+    callers = set(encode(process_of(trace.calls.thread))[1].tolist())
+    return TraceWarning(
         "process_without_kernels",
         "processes with CUDA calls but no GPU activity in the file (another rank's recording, or "
         "events lost)",

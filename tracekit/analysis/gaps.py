@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from tracekit.analysis.attribution import find_members, match_ranges
 from tracekit.analysis.boundaries import Boundaries, Causes, find_boundaries, find_causes
 from tracekit.analysis.checks import check_recording
-from tracekit.analysis.idle import DeviceTime, GpuTime, device_times, gpu_times
+from tracekit.analysis.idle import DeviceTime, GpuTime, measure_busy
 from tracekit.analysis.stats import Distribution, detect_tick, group
 from tracekit.codes import encode_rows
 from tracekit.errors import UnanswerableError, UnknownNameError
-from tracekit.trace import NONE, Codes, Recording, Trace, Warning
+from tracekit.trace import NONE, Codes, Recording, Trace, TraceWarning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,7 @@ class GapReport:
     devices: tuple[DeviceTime, ...]
     gpus: tuple[GpuTime, ...]
     rows: tuple[GapRow, ...]
-    warnings: tuple[Warning, ...]
+    warnings: tuple[TraceWarning, ...]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -123,6 +123,7 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
     boundaries = find_boundaries(trace)
     chosen, matched = _select(trace, boundaries, selection, window)
     rows = _rows(trace, boundaries, GROUPINGS[by](trace, chosen), selection.where)
+    busy = measure_busy(trace, window)
     return GapReport(
         recording=trace.recording,
         span_ns=window[1] - window[0] if window else trace.span_ns,
@@ -132,8 +133,8 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
         by=by,
         selection=selection,
         matched_ranges=matched,
-        devices=device_times(trace, window),
-        gpus=gpu_times(trace, window),
+        devices=busy.devices,
+        gpus=busy.gpus,
         rows=rows,
         warnings=check_recording(trace),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from tracekit.intervals import clip, merge, union_length
-from tracekit.trace import Ints, Trace
+from tracekit.intervals import clip, merge
+from tracekit.trace import Codes, Ints, Trace
 
 Intervals = tuple[Ints, Ints]
 
@@ -48,32 +49,41 @@ class GpuTime:
         return self.span_ns - self.busy_ns
 
 
-def device_times(trace: Trace, window: tuple[int, int] | None = None) -> tuple[DeviceTime, ...]:
-    """Busy and idle time by (process, device), of devices with any activity, in that order."""
+@dataclass(frozen=True)
+class BusyTimes:
+    """Busy and idle time by (process, device), and by physical GPU where the recording maps them."""
+
+    devices: tuple[DeviceTime, ...]
+    gpus: tuple[GpuTime, ...]
+
+
+def measure_busy(trace: Trace, window: tuple[int, int] | None = None) -> BusyTimes:
+    """Busy and idle time of every device with any activity, in order of (process, device).
+
+    A window clips activity and is the span: its edges count as idle.
+    """
     work, copies = _activity(trace, window)
-    times = []
+    devices, by_gpu = [], defaultdict(list)
     for key in sorted(work.keys() | copies.keys()):
         kernel = merge(*_joined(work[key]))
         both = merge(*_joined([kernel, *copies[key]]))
-        span = window[1] - window[0] if window else int(both[1][-1] - both[0][0])
-        busy = int((both[1] - both[0]).sum())
-        times.append(DeviceTime(*key, span, busy, busy - int((kernel[1] - kernel[0]).sum())))
-    return tuple(times)
-
-
-def gpu_times(trace: Trace, window: tuple[int, int] | None = None) -> tuple[GpuTime, ...]:
-    """Busy and idle time by physical GPU; only of GPUs that the recording maps devices to."""
-    work, copies = _activity(trace, window)
-    by_gpu: defaultdict[int, list[Intervals]] = defaultdict(list)
-    for key in work.keys() | copies.keys():
+        busy = _length(both)
+        devices.append(DeviceTime(*key, _span(both, window), busy, busy - _length(kernel)))
         if key in trace.recording.gpu_of_device:
-            by_gpu[trace.recording.gpu_of_device[key]] += [*work[key], *copies[key]]
-    times = []
+            by_gpu[trace.recording.gpu_of_device[key]].append(both)
+    gpus = []
     for gpu, parts in sorted(by_gpu.items()):
-        start, end = _joined(parts)
-        span = window[1] - window[0] if window else int(end.max() - start.min())
-        times.append(GpuTime(gpu, span, union_length(start, end)))
-    return tuple(times)
+        union = merge(*_joined(parts)) if len(parts) > 1 else parts[0]
+        gpus.append(GpuTime(gpu, _span(union, window), _length(union)))
+    return BusyTimes(tuple(devices), tuple(gpus))
+
+
+def _length(merged: Intervals) -> int:
+    return int((merged[1] - merged[0]).sum())
+
+
+def _span(merged: Intervals, window: tuple[int, int] | None) -> int:
+    return window[1] - window[0] if window else int(merged[1][-1] - merged[0][0])
 
 
 Activity = defaultdict[tuple[int, int], list[Intervals]]
@@ -87,8 +97,8 @@ def _activity(trace: Trace, window: tuple[int, int] | None) -> tuple[Activity, A
         start, end = table.start_ns, table.end_ns
         order = None if _grouped(table.stream) else np.argsort(table.stream, kind="stable")
         stream = table.stream if order is None else table.stream[order]
-        edges = np.flatnonzero(np.diff(stream, prepend=-1, append=-1)) if len(stream) else []
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        edges = np.flatnonzero(np.diff(stream, prepend=-1, append=-1)).tolist() if len(stream) else []
+        for low, high in pairwise(edges):
             rows = slice(low, high) if order is None else order[low:high]
             part = (start[rows], end[rows])
             part = clip(*part, *window) if window else part
@@ -98,7 +108,7 @@ def _activity(trace: Trace, window: tuple[int, int] | None) -> tuple[Activity, A
     return work, copies
 
 
-def _grouped(stream: Ints) -> bool:
+def _grouped(stream: Codes) -> bool:
     return bool((stream[1:] >= stream[:-1]).all())
 
 

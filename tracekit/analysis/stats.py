@@ -47,9 +47,9 @@ class Groups:
         lerp = np.where(weight >= 0.5, b - (b - a) * (1 - weight), a + (b - a) * weight)
         return np.where(count > 0, lerp, np.nan)
 
-    def sums(self, values: Ints) -> Ints:
+    def sums(self, values: Ints | NDArray[np.bool_]) -> Ints:
         """Exact sums by group of another column, given in the original order."""
-        total = np.concatenate(([0], np.cumsum(values[self.order])))
+        total: Ints = np.concatenate(([0], np.cumsum(values[self.order])))
         return total[self.edges[1:]] - total[self.edges[:-1]]
 
     def distributions(self) -> list[Distribution | None]:
@@ -58,12 +58,18 @@ class Groups:
         quantiles = [self.percentiles(share).tolist() for share in (0.1, 0.5, 0.9, 0.99)]
         total = np.concatenate(([0], np.cumsum(self.values)))
         sums = (total[self.edges[1:]] - total[self.edges[:-1]]).tolist()
+        marks = zip(*quantiles, strict=True)
         return [
-            Distribution(int(self.values[low]), *marks, int(self.values[low + n - 1]), total_ns / n)
-            if n
-            else None
-            for low, n, total_ns, *marks in zip(self.edges[:-1], count, sums, *quantiles, strict=True)
+            self._distribution(low, n, total_ns, mark) if n else None
+            for low, n, total_ns, mark in zip(
+                self.edges[:-1].tolist(), count.tolist(), sums, marks, strict=True
+            )
         ]
+
+    def _distribution(self, low: int, count: int, total_ns: int, marks: tuple[float, ...]) -> Distribution:
+        p10, median, p90, p99 = marks
+        least, most = int(self.values[low]), int(self.values[low + count - 1])
+        return Distribution(least, p10, median, p90, p99, most, total_ns / count)
 
 
 def group(codes: Codes, values: Ints, groups: int) -> Groups:

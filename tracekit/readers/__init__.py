@@ -12,7 +12,9 @@ SQLITE_MAGIC = b"SQLite format 3\0"
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
-def read(path: str | Path, *, shapes: bool = False, progress: Callable[[str], None] = lambda _: None) -> Trace:
+def read(
+    path: str | Path, *, shapes: bool = False, progress: Callable[[str], None] = lambda _: None
+) -> Trace:
     """Read a trace file: an nsys SQLite export, under any name.
 
     `shapes` also reads each kernel's grid and block. Raises `TraceError` that says what the file is
@@ -47,7 +49,7 @@ def _what_it_is(path: Path, head: bytes) -> str:
     if head.startswith(b"version https://git-lfs"):
         return "a Git LFS pointer, not the trace itself; fetch it with: git lfs pull"
     if path.suffix in REPORT_SUFFIXES:
-        return f"an nsys report; export it first: nsys export --type sqlite --output {path.stem}.sqlite {path.name}"
+        return f"an nsys report; export it first: nsys export --type sqlite {path.name}"
     if head[:2] == b"\x1f\x8b" or head.lstrip()[:1] in (b"{", b"["):
         return "JSON (or gzip); only nsys SQLite exports can be read: nsys export --type sqlite"
     return "not a trace that tracekit knows; it reads nsys SQLite exports: nsys export --type sqlite"

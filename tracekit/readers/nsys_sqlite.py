@@ -33,8 +33,8 @@ from tracekit.trace import (
     Ranges,
     Recording,
     Trace,
+    TraceWarning,
     Waits,
-    Warning,
     encode_streams,
     join_calls,
     process_of,
@@ -125,7 +125,7 @@ def _assemble(file: SqliteFile, path: Path, activity: list[_Activity], calls: _C
     kernels, copies, memsets, waits, replays = activity
     codes, streams = encode_streams([table.key for table in activity])
     call_table = _calls_table(file, calls, mask, names)
-    end_ns = max([int(t.end_ns.max()) for t in (*activity, call_table) if len(t)])
+    end_ns = max(int(end.max()) for end in (*(t.end_ns for t in activity), call_table.end_ns) if len(end))
     ranges, ranges_dropped = _read_ranges(file, mask, end_ns, range_names)
     kernel_table = _kernel_table(file, kernels, codes[0], call_table, names)
     dropped = {t.table: t.dropped for t in activity} | {RUNTIME: calls.dropped, NVTX: ranges_dropped}
@@ -141,7 +141,11 @@ def _assemble(file: SqliteFile, path: Path, activity: list[_Activity], calls: _C
         ranges=ranges,
         graph_nodes=_read_graph_nodes(file, mask),
         opaque_replays=OpaqueReplays(
-            replays.start_ns, replays.end_ns, codes[4], replays.columns["correlationId"], replays.columns["graphId"]
+            replays.start_ns,
+            replays.end_ns,
+            codes[4],
+            replays.columns["correlationId"],
+            replays.columns["graphId"],
         ),
     )
 
@@ -162,8 +166,8 @@ def _why_empty(file: SqliteFile) -> str:
     if file.has_rows(RUNTIME):
         return (
             "CUDA calls were recorded but no GPU activity: the GPU events were lost or never collected "
-            f"(program killed before the flush, no permission, or another process did the work){_said(file)}. "
-            "Record again and let the program end by itself"
+            "(program killed before the flush, no permission, or another process did the work)"
+            f"{_said(file)}. Record again and let the program end by itself"
         )
     if not any(file.has(t) for t in EXPORT_META):
         return "the export broke off: it holds no activity and no description; run nsys export again"
@@ -191,23 +195,32 @@ def _read_activity(file: SqliteFile, table: str, extra: list[str]) -> _Activity:
     valid = _valid(start, end)
     kept = slice(None) if valid.all() else valid
     columns = [np.full(len(start), NONE)[kept] if c is None else c[kept] for c in found]
-    key = [_process_column(columns[2]), *(np.where(c == NONE, 0, c) for c in columns[3:6])]
+    key = [process_of(columns[2]), *(_or_zero(c) for c in columns[3:6])]
     dropped = len(start) - int(valid.sum())
     return _Activity(table, columns[0], columns[1], key, dict(zip(extra, columns[6:], strict=True)), dropped)
 
 
 def _valid(start: Ints, end: Ints) -> NDArray[np.bool_]:
-    possible = (np.abs(start) <= MAX_TIME_NS) & (np.abs(end) <= MAX_TIME_NS)  # NONE is beyond
-    return possible & (end >= start) & ((start != 0) | (end != 0))
+    forward: NDArray[np.bool_] = end >= start
+    if start.min(initial=1) > 0 and end.max(initial=0) <= MAX_TIME_NS:  # the common case, in fewer passes
+        return forward
+    possible: NDArray[np.bool_] = (
+        (np.abs(start) <= MAX_TIME_NS) & (np.abs(end) <= MAX_TIME_NS) & (start != NONE) & (end != NONE)
+    )
+    valid: NDArray[np.bool_] = possible & forward & ((start != 0) | (end != 0))
+    return valid
 
 
-def _process_column(global_pid: Ints) -> Ints:
-    return np.where(global_pid == NONE, NONE, global_pid >> 24)
+def _or_zero(column: Ints) -> Ints:
+    missing = column == NONE
+    return np.where(missing, 0, column) if missing.any() else column
 
 
 def _read_waits(file: SqliteFile) -> _Activity:
     """Waits of the host for a stream or a context; SYNCHRONIZATION also holds what is neither."""
-    kind = next((c for c in ("syncType", "deprecatedSyncType") if c in file.columns(SYNCHRONIZATION)), "syncType")
+    kind = next(
+        (c for c in ("syncType", "deprecatedSyncType") if c in file.columns(SYNCHRONIZATION)), "syncType"
+    )
     waits = _read_activity(file, SYNCHRONIZATION, [kind])
     of_context = waits.columns[kind] == CONTEXT_WAIT
     kept = of_context | (waits.columns[kind] == STREAM_WAIT)
@@ -303,18 +316,19 @@ def _read_calls(file: SqliteFile) -> _Calls:
     found = file.integers(RUNTIME, ["start", "end", "globalTid", "correlationId", "nameId"])
     start, end = found[:2]
     if start is None or end is None:
-        return _Calls(*[np.empty(0, dtype=np.int64)] * 5, 0)
+        empty = np.empty(0, dtype=np.int64)
+        return _Calls(empty, empty, empty, empty, empty, 0)
     valid = _valid(start, end)
     kept: slice | NDArray[np.intp] = slice(None)
     if not valid.all() or (start[1:] < start[:-1]).any():
         kept = np.flatnonzero(valid)
         kept = kept[np.argsort(start[kept], kind="stable")]
-    columns = [np.full(len(start), NONE)[kept] if c is None else c[kept] for c in found]
-    return _Calls(*columns, len(start) - int(valid.sum()))
+    start, end, *rest = (np.full(len(start), NONE)[kept] if c is None else c[kept] for c in found)
+    return _Calls(start, end, *rest, dropped=len(valid) - int(valid.sum()))
 
 
 def _calls_table(file: SqliteFile, raw: _Calls, mask: int, names: _Names) -> Calls:
-    thread = np.where(raw.thread == NONE, 0, raw.thread & mask)
+    thread = _or_zero(raw.thread) & mask
     name = names.encode_ids(file, raw.name_id, "unnamed call")
     return Calls(raw.start_ns, raw.end_ns, thread, name, raw.correlation)
 
@@ -322,45 +336,64 @@ def _calls_table(file: SqliteFile, raw: _Calls, mask: int, names: _Names) -> Cal
 # NVTX ranges and graph nodes
 
 
-def _read_ranges(file: SqliteFile, mask: int, end_ns: int, names: _Names) -> tuple[Ranges, int]:
-    columns = ["start", "end", "eventType", "globalTid", "textId", "domainId"]
+@dataclass(frozen=True)
+class _Nvtx:
+    """All rows of the NVTX table: ranges, and the domains that name them."""
+
+    start_ns: Ints
+    end_ns: Ints
+    kind: Ints
+    thread: Ints
+    domain: Ints
+    text_id: Ints
+    text: TextColumn
+
+
+def _read_nvtx(file: SqliteFile, mask: int) -> _Nvtx | None:
+    columns = ["start", "end", "eventType", "globalTid", "domainId", "textId"]
     found = file.read(NVTX, [*((c, INTEGER) for c in columns), ("text", TEXT)])
-    start, end, kind, thread, text_id, domain = (c if isinstance(c, np.ndarray) else None for c in found[:6])
+    start, end, kind = (c if isinstance(c, np.ndarray) else None for c in found[:3])
     if start is None or end is None or kind is None:
+        return None
+    missing = np.full(len(start), NONE)
+    thread, domain, text_id = (c if isinstance(c, np.ndarray) else missing for c in found[3:6])
+    text = found[6] if isinstance(found[6], TextColumn) else TextColumn(np.full(len(start), -1, np.int32), ())
+    return _Nvtx(start, end, kind, _or_zero(thread) & mask, domain, text_id, text)
+
+
+def _read_ranges(file: SqliteFile, mask: int, end_ns: int, names: _Names) -> tuple[Ranges, int]:
+    """Push/pop and start/end ranges; one never closed ends with the trace. Also: rows dropped."""
+    nvtx = _read_nvtx(file, mask)
+    if nvtx is None:
         empty, none = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
         return Ranges(empty, empty, none, empty, none.astype(bool)), 0
-    missing = np.full(len(start), NONE)
-    thread = np.where(thread == NONE, 0, thread & mask) if thread is not None else missing * 0
-    text = found[6] if isinstance(found[6], TextColumn) else TextColumn(np.full(len(start), -1, np.int32), ())
-    name = _range_names(file, names, kind, thread, domain if domain is not None else missing, text_id, text)
-    is_range = (kind == PUSH_POP) | (kind == START_END)
-    end = np.where(end == NONE, np.maximum(end_ns, start), end)
+    start = nvtx.start_ns
+    end = np.where(nvtx.end_ns == NONE, np.maximum(end_ns, start), nvtx.end_ns)
+    is_range = (nvtx.kind == PUSH_POP) | (nvtx.kind == START_END)
     kept = np.flatnonzero(is_range & _valid(start, end))
     kept = kept[np.lexsort((-end[kept], start[kept]))]  # an outer range before the inner one
-    ranges = Ranges(start[kept], end[kept], name[kept], thread[kept], kind[kept] == START_END)
+    name = _name_ranges(file, nvtx, names)[kept]
+    ranges = Ranges(start[kept], end[kept], name, nvtx.thread[kept], nvtx.kind[kept] == START_END)
     return ranges, int(is_range.sum()) - len(kept)
 
 
-def _range_names(
-    file: SqliteFile, names: _Names, kind: Ints, thread: Ints, domain: Ints, text_id: Ints | None, text: TextColumn
-) -> Codes:
-    """`domain:name`, or `name` where the domain has none. Named once per distinct combination."""
-    ids = text_id if text_id is not None else np.full(len(kind), NONE)
-    code, rows = encode_rows([kind, process_of(thread), domain, ids, text.codes.astype(np.int64)])
-    registered = file.strings(STRINGS, np.unique(ids[ids != NONE]))
+def _name_ranges(file: SqliteFile, nvtx: _Nvtx, names: _Names) -> Codes:
+    """Codes of `domain:name`, or `name` where the domain has none; -1 for what is no range."""
+    text_code = nvtx.text.codes.astype(np.int64)
+    code, rows = encode_rows([nvtx.kind, process_of(nvtx.thread), nvtx.domain, nvtx.text_id, text_code])
+    registered = file.strings(STRINGS, np.unique(nvtx.text_id[nvtx.text_id != NONE]))
     combinations = list(zip(*(column.tolist() for column in rows), strict=True))
 
-    def spell(text_code: int, id_: int) -> str:
-        return text.values[text_code] if text_code >= 0 else registered.get(id_, "unnamed range")
+    def spell(id_: int, text: int) -> str:
+        return nvtx.text.values[text] if text >= 0 else registered.get(id_, "unnamed range")
 
-    domains = {(p, d): spell(t, i) for k, p, d, i, t in combinations if k == DOMAIN}
-    spelled = []
-    for k, p, d, i, t in combinations:
-        prefix = domains.get((p, d), "") if k in (PUSH_POP, START_END) else ""
-        spelled.append(f"{prefix}:{spell(t, i)}" if prefix else spell(t, i))
-    kept = [i for i, (k, *_) in enumerate(combinations) if k in (PUSH_POP, START_END)]
+    # Domain 0 has no row: the default domain is nameless.
+    domains = {(p, d): spell(i, t) for kind, p, d, i, t in combinations if kind == DOMAIN}
     codes = np.full(len(combinations), -1, dtype=np.int32)
-    codes[kept] = names.encode([spelled[i] for i in kept])
+    for at, (kind, p, d, i, t) in enumerate(combinations):
+        if kind in (PUSH_POP, START_END):
+            domain = domains.get((p, d))
+            codes[at] = names.encode([f"{domain}:{spell(i, t)}" if domain else spell(i, t)])[0]
     return codes[code]
 
 
@@ -372,7 +405,7 @@ def _read_graph_nodes(file: SqliteFile, mask: int) -> GraphNodes:
         empty = np.empty(0, dtype=np.int64)
         return GraphNodes(empty, empty, empty, empty)
     missing = np.full(len(start), NONE)
-    thread = missing * 0 if thread is None else np.where(thread == NONE, 0, thread & mask)
+    thread = missing * 0 if thread is None else _or_zero(thread) & mask
     return GraphNodes(start, thread, node, missing if original is None else original)
 
 
@@ -411,7 +444,11 @@ def _gpus(file: SqliteFile) -> tuple[Gpu, ...]:
     number = "id" if "id" in file.columns(GPU_INFO) else "deviceId"
     rows = file.rows(GPU_INFO, [number, "name", "memoryBandwidth"])
     return tuple(
-        Gpu(i if isinstance(i, int) else row, str(name), bandwidth if isinstance(bandwidth, int) and bandwidth else None)
+        Gpu(
+            i if isinstance(i, int) else row,
+            str(name),
+            bandwidth if isinstance(bandwidth, int) and bandwidth else None,
+        )
         for row, (i, name, bandwidth) in enumerate(rows)
     )
 
@@ -424,11 +461,11 @@ def _device_map(file: SqliteFile, mask: int) -> dict[tuple[int, int], int]:
     return {(pid, cuda): gpu for pid, cuda, gpu in rows if isinstance(gpu, int)}
 
 
-def _diagnostics(file: SqliteFile) -> list[Warning]:
+def _diagnostics(file: SqliteFile) -> list[TraceWarning]:
     """What the profiler itself warned of: severity 2 (warning) and up."""
     rows = file.rows(DIAGNOSTIC, ["severity", "text"])
     texts = [_without_paths(str(t)) for s, t in rows if isinstance(s, int) and s >= 2]
-    return [Warning("recording", text, texts.count(text)) for text in dict.fromkeys(texts)]
+    return [TraceWarning("recording", text, texts.count(text)) for text in dict.fromkeys(texts)]
 
 
 def _without_paths(text: str) -> str:
@@ -436,14 +473,14 @@ def _without_paths(text: str) -> str:
     return " ".join(re.sub(r"(?<!\w)(?:[A-Za-z]:\\|~?/)[^\s'\",;]+", "<path>", text).split())
 
 
-def _losses(file: SqliteFile, dropped: dict[str, int]) -> list[Warning]:
+def _losses(file: SqliteFile, dropped: dict[str, int]) -> list[TraceWarning]:
     spoken = {KERNEL: "kernels", MEMCPY: "copies", MEMSET: "memsets", SYNCHRONIZATION: "host waits",
               GRAPH_TRACE: "graph replays", RUNTIME: "calls", NVTX: "ranges"}  # fmt: skip
     losses = [
-        Warning("rows_dropped", f"{spoken[table]} with impossible times were left out", count)
+        TraceWarning("rows_dropped", f"{spoken[table]} with impossible times were left out", count)
         for table, count in dropped.items()
         if count
     ]
     if not file.has_rows(RUNTIME):
-        losses.append(Warning("no_calls", "launch calls were not recorded: causes are unknown", 1))
+        losses.append(TraceWarning("no_calls", "launch calls were not recorded: causes are unknown", 1))
     return losses

@@ -34,7 +34,6 @@ from tracekit.readers.sqlite_pages import (
     read_pages,
 )
 
-
 _BATCH_ROWS = 100_000
 _MAX_IN = 500  # ids a statement; SQLite's own limit of variables is higher
 
@@ -55,7 +54,10 @@ class SqliteFile:
 
     def has_rows(self, table: str) -> bool:
         """Whether the table exists and is not empty."""
-        return self.has(table) and self.connection.execute(_select(table, ["rowid"]).limit(1)).first() is not None
+        return (
+            self.has(table)
+            and self.connection.execute(_select(table, ["rowid"]).limit(1)).first() is not None
+        )
 
     def columns(self, table: str) -> dict[str, int]:
         """Names of the table's columns with their positions; empty for a missing table."""
@@ -69,7 +71,9 @@ class SqliteFile:
 
     def integers(self, table: str, names: Sequence[str]) -> list[Ints | None]:
         """Columns as int64 in rowid order; NULL and what is no integer is `NULL`; None if missing."""
-        return [c if isinstance(c, np.ndarray) else None for c in self.read(table, [(n, INTEGER) for n in names])]
+        return [
+            c if isinstance(c, np.ndarray) else None for c in self.read(table, [(n, INTEGER) for n in names])
+        ]
 
     def read(self, table: str, wanted: Sequence[tuple[str, str]]) -> list[Ints | TextColumn | None]:
         """Columns by (name, INTEGER or TEXT) in rowid order; None for those the table lacks."""
@@ -197,7 +201,13 @@ def _as_integer(value: object) -> int:
 
 
 def _as_text(value: object) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return (
+        None
+        if value is None
+        else value.decode("utf-8", "replace")
+        if isinstance(value, bytes)
+        else str(value)
+    )
 
 
 def _explain(error: Exception) -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,11 +76,14 @@ def read_pages(descriptor: int, root_page: int, wanted: Sequence[tuple[int, str]
     """
     file = _read_header(descriptor)
     groups = _chunks_of(_leaf_pages(file, root_page), file.page_bytes)
+    columns: list[_Integers | _Texts] = [
+        _Integers(len(groups)) if kind == INTEGER else _Texts() for _, kind in wanted
+    ]
     with ThreadPoolExecutor(2) as pool:  # NumPy lets go of the interpreter lock
-        chunks = list(pool.map(lambda pages: _decode(file, pages, wanted), groups))
-    # Column by column from the back, so that each part is freed once it is joined.
-    joined = [_join([chunk.pop() for chunk in chunks], kind) for _, kind in reversed(wanted)]
-    return joined[::-1]
+        for chunk in pool.map(lambda pages: _decode(file, pages, wanted), groups):
+            for column, part in zip(columns, chunk, strict=True):
+                column.append(part)
+    return [column.finish() for column in columns]
 
 
 def _read_header(descriptor: int) -> _File:
@@ -100,7 +104,7 @@ def _read(file: _File, pages: NDArray[np.intp]) -> Bytes:
         raise DeclinedError("page number")
     buffer = np.zeros(len(pages) * file.page_bytes + _PADDING, dtype=np.uint8)
     runs = np.split(np.arange(len(pages)), np.flatnonzero(np.diff(pages) != 1) + 1)
-    view = memoryview(buffer)
+    view = buffer.data
     for run in runs:
         if len(run):
             low, high = int(run[0]) * file.page_bytes, (int(run[-1]) + 1) * file.page_bytes
@@ -263,7 +267,7 @@ def _integers(buffer: Bytes, kind: NDArray[np.intp], body: NDArray[np.intp]) -> 
 def _texts(buffer: Bytes, kind: NDArray[np.intp], body: NDArray[np.intp]) -> list[bytes | None]:
     if ((kind != 0) & ((kind < 13) | (kind % 2 == 0))).any():
         raise DeclinedError("not text")
-    view = memoryview(buffer)
+    view = buffer.data
     kind = np.broadcast_to(kind, body.shape)
     ends = body + _sizes(kind)
     if len(ends) and ends.max() > len(buffer) - _PADDING:
@@ -273,10 +277,39 @@ def _texts(buffer: Bytes, kind: NDArray[np.intp], body: NDArray[np.intp]) -> lis
     return [None if null else bytes(view[start:end]) for start, end, null in spans]
 
 
-def _join(parts: list[Ints | list[bytes | None]], kind: str) -> Ints | TextColumn:
-    if kind == INTEGER:
-        return np.concatenate([np.asarray(part) for part in parts]) if parts else np.empty(0, np.int64)
-    return encode_texts([value for part in parts for value in part])  # type: ignore[union-attr]
+class _Integers:
+    """Grows one array in place: kept apart, the parts would hold the memory twice."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self.values: Ints = np.empty(0, dtype=np.int64)
+        self.used = 0
+
+    def append(self, part: Any) -> None:
+        end = self.used + len(part)
+        if end > len(self.values):
+            # The first part tells how long a part is; memory that is never touched costs nothing.
+            grown = np.empty(max(end, len(part) * (self.parts + 1), 2 * self.used), dtype=np.int64)
+            grown[: self.used] = self.values[: self.used]
+            self.values = grown
+        self.values[self.used : end] = part
+        self.used = end
+
+    def finish(self) -> Ints:
+        return self.values[: self.used]
+
+
+class _Texts:
+    """Gives texts codes as they come."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+
+    def append(self, part: Any) -> None:
+        self.values += part
+
+    def finish(self) -> TextColumn:
+        return encode_texts(self.values)
 
 
 def encode_texts(values: Sequence[bytes | str | None]) -> TextColumn:

@@ -14,7 +14,7 @@ from rich.text import Text
 from tracekit.analysis.gaps import CAUSES, GapReport, GapRow
 from tracekit.analysis.idle import DeviceTime, GpuTime
 from tracekit.report.names import printable, shorten_all
-from tracekit.trace import Warning
+from tracekit.trace import TraceWarning
 from tracekit.units import format_ns, format_share
 
 NUMBERS_WIDTH = 94  # of the columns beside the names
@@ -73,22 +73,25 @@ def cautions(report: GapReport) -> list[str]:
     notes = [NOT_THE_COST, _traced_how(report)]
     if any(row.where == "launch" and not row.overlapping for row in report.rows):
         notes.append(
-            "No overlap between launched kernels does not mean no PDL: tracing launches one by one may hide it."
+            "No overlap between launched kernels does not mean no PDL: tracing single launches may hide it."
         )
     return notes + [_warning(warning) for warning in report.warnings]
 
 
-def _warning(warning: Warning) -> str:
+def _warning(warning: TraceWarning) -> str:
     if warning.code == "recording":
         times = f" ({warning.count} times)" if warning.count > 1 else ""
         return f'The recording says: "{printable(warning.message)}"{times}'
-    return f"{warning.count:,} {printable(warning.message)}" if warning.count > 1 else printable(warning.message)
+    return (
+        f"{warning.count:,} {printable(warning.message)}" if warning.count > 1 else printable(warning.message)
+    )
 
 
 def notebook_html(report: GapReport) -> str:
     """The rows as an HTML table under a one-line title."""
     title = f"{printable(report.recording.file)}: {TITLES[report.by].lower()}"
-    return f"<p>{html.escape(title)}</p>" + report.table.to_html(index=False, escape=True, max_rows=20)
+    rows: str = report.table.to_html(index=False, escape=True, max_rows=20)
+    return f"<p>{html.escape(title)}</p>{rows}"
 
 
 def _print_page(console: Console, page: Page) -> None:
@@ -133,7 +136,9 @@ def _idle(report: GapReport) -> list[str]:
     where = "of the window" if window else "of the span"
     span = f"{report.kernels:,} kernels; {'window' if window else 'span'} {format_ns(report.span_ns)}."
     if report.opaque_replays:
-        span += f" {report.opaque_replays:,} opaque graph replays count as busy: their kernels are not in the file."
+        span += (
+            f" {report.opaque_replays:,} opaque graph replays count as busy; their kernels were not recorded."
+        )
     return [span, *(_idle_sentence(time, where) for time in _times(report))]
 
 
@@ -155,7 +160,9 @@ def _matched(report: GapReport) -> str:
     assert matched is not None
     names = ", ".join(printable(name) for name in matched.names[:3])
     more = f" and {len(matched.names) - 3} more" if len(matched.names) > 3 else ""
-    spread = f"{format_ns(matched.min_ns)} to {format_ns(matched.max_ns)}, median {format_ns(matched.median_ns)}"
+    spread = (
+        f"{format_ns(matched.min_ns)} to {format_ns(matched.max_ns)}, median {format_ns(matched.median_ns)}"
+    )
     return f"Only the {matched.count:,} ranges {names}{more} ({spread}) from here on."
 
 
@@ -203,7 +210,9 @@ def _traced_how(report: GapReport) -> str:
         )
     if mode == "graph" and report.opaque_replays:
         return "Recorded with graph-level tracing: what is inside a replay is not in the file."
-    return "Tracing adds to what it measures; by how much is known only where the work was also timed untraced."
+    return (
+        "Tracing adds to what it measures; by how much is known only where the work was also timed untraced."
+    )
 
 
 # Tables
@@ -223,7 +232,10 @@ def _table(report: GapReport, rows: Sequence[GapRow], width: int) -> Table:
     table.add_column("main cause", no_wrap=True)
     total = sum(row.white_ns for row in report.rows)
     for row in rows:
-        key = [names.get(v, "-") if isinstance(v, str) else "-" if v is None else str(v) for v in row.key.values()]
+        key = [
+            names.get(v, "-") if isinstance(v, str) else "-" if v is None else str(v)
+            for v in row.key.values()
+        ]
         spelled = ["\n> ".join(key)] if pair else key
         table.add_row(*(Text(cell) for cell in (*spelled, *_cells(row, total))))
     return table
@@ -265,6 +277,12 @@ def _combined(pages: Sequence[Page]) -> Table:
         start = [printable(report.recording.file), f"{report.kernels:,}", format_ns(report.span_ns), idle]
         for row in report.rows:
             gap = row.gap_ns
-            cells = [row.where, f"{row.boundaries:,}", format_ns(gap.median), format_ns(gap.p90), format_ns(row.white_ns)]
+            cells = [
+                row.where,
+                f"{row.boundaries:,}",
+                format_ns(gap.median),
+                format_ns(gap.p90),
+                format_ns(row.white_ns),
+            ]
             table.add_row(*(Text(cell) for cell in (*start, *cells)))
     return table

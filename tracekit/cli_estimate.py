@@ -31,9 +31,9 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", help="A model of the facts, or a Hugging Face config.json. May be repeated."),
 ]
-Batch = Annotated[int | None, typer.Option(help="Sequences in the step [default: 1].")]
-Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache of each [default: 1024].")]
-Gpu = Annotated[str | None, typer.Option(help=f"The GPU's name [default: {HANDBOOK_GPU}].")]
+Batch = Annotated[int | None, typer.Option(help="Sequences in the step; 1 unless given.")]
+Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache of each; 1024 unless given.")]
+Gpu = Annotated[str | None, typer.Option(help=f"The GPU's name; {HANDBOOK_GPU} unless given.")]
 Bandwidth = Annotated[float | None, typer.Option(help="Peak bandwidth in GB/s, instead of --gpu.")]
 Efficiency = Annotated[float, typer.Option(help="Share of the peak bandwidth that kernels reach.")]
 Dtype = Annotated[str, typer.Option(help="Type of the weights: bf16, fp16, fp8, int8, int4 ...")]
@@ -48,7 +48,7 @@ OtherGpus = Annotated[
 ]
 Kernels = Annotated[bool, typer.Option("--kernels", help="List the kernels with bytes and time each.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="One line a step and g; with --kernels, a kernel.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="One line a step and g; with --kernels, one a kernel.")]
 Plot = Annotated[Path | None, typer.Option(help="Also write the figures to this HTML file.")]
 
 

@@ -13,6 +13,7 @@ HANDBOOK_EFFICIENCY = 0.85
 HANDBOOK_LAUNCH_NS = 5000
 SHORT_KERNEL_NS = 1000  # the handbook's sentence counts the kernels below this
 
+GAP_ASSUMPTION = "g, what one more kernel adds to the step, is assumed, and the same at every boundary"
 PDL_SAVING_NS = 260  # MEASURED.md section 1: 1,040 ns a layer in a graph, 780 ns with PDL, one H200
 
 
@@ -61,7 +62,7 @@ class GapEstimate:
     `max_ns` that is what lies above the data's time.
     """
 
-    gap_ns: int
+    gap_ns: float
     additive_ns: float
     additive_gap_share: float
     max_ns: float
@@ -147,11 +148,11 @@ def estimate_step(step: Step, machine: Machine, gaps_ns: tuple[int, ...] = HANDB
         launched_ns=StepTimes(data_ns, len(kernels), gaps_ns[0], machine.launch_ns).launched_ns,
         gaps=tuple(estimate_gap(data_ns, len(kernels), gap_ns) for gap_ns in gaps_ns),
         short=_count_short(kernels, data_ns),
-        assumptions=(*_machine_assumptions(machine), *_gap_assumptions(), *kernel_assumptions(step)),
+        assumptions=(*_machine_assumptions(machine), GAP_ASSUMPTION, *kernel_assumptions(step)),
     )
 
 
-def estimate_gap(data_ns: float, kernels: int, gap_ns: int) -> GapEstimate:
+def estimate_gap(data_ns: float, kernels: int, gap_ns: float) -> GapEstimate:
     """The step of n kernels under one g: data + n x g, and max(data, n x g)."""
     all_gaps_ns = kernels * gap_ns
     additive_ns, max_ns = data_ns + all_gaps_ns, max(data_ns, all_gaps_ns)
@@ -266,13 +267,10 @@ def _count_short(kernels: tuple[TimedKernel, ...], data_ns: float) -> ShortKerne
 
 def _machine_assumptions(machine: Machine) -> tuple[str, ...]:
     gpu = machine.gpu
+    note = f"; {gpu.note}" if gpu.note else ""
     return (
-        f"{gpu.name}: peak {gpu.bandwidth_bytes_per_s / 1e12:g} TB/s ({gpu.source})",
+        f"{gpu.name}: peak {gpu.bandwidth_bytes_per_s / 1e12:g} TB/s ({gpu.source}){note}",
         f"every kernel is bound by memory and reaches {machine.efficiency:.0%} of the peak: assumed",
         f"launched one by one, a step takes max(n x {machine.launch_ns / 1e3:g} us, data + n x the first g): "
         "the CPU's time a launch is assumed",
     )
-
-
-def _gap_assumptions() -> tuple[str, ...]:
-    return ("g, what one more kernel adds to the step, is assumed, and the same at every boundary",)

@@ -116,9 +116,7 @@ def _read_config(path: Path) -> ModelShape:
         source=str(path),
     )
     if shape.heads % shape.kv_heads:
-        raise TracekitError(
-            f"{path}: {shape.heads} attention heads do not share {shape.kv_heads} KV heads evenly"
-        )
+        raise TracekitError(f"{path}: {shape.kv_heads} KV heads do not divide {shape.heads} heads")
     return shape
 
 
@@ -154,9 +152,7 @@ def _read_experts(path: Path, config: dict[str, Any]) -> Experts:
         intermediate=_whole(path, config, "moe_intermediate_size"),
     )
     if experts.top_k > experts.count:
-        raise TracekitError(
-            f"{path}: num_experts_per_tok {experts.top_k} is above num_experts {experts.count}"
-        )
+        raise TracekitError(f"{path}: num_experts_per_tok {experts.top_k} is above {experts.count} experts")
     return experts
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
+from typing import Any
 
 from tracekit.decode.estimate import StepEstimate, gap_share
 from tracekit.decode.kernels import Step, list_kernels
@@ -21,11 +23,11 @@ class ShareMap:
 
     models: tuple[str, ...]
     batches: tuple[int, ...]
-    gap_ns: int
+    gap_ns: float
     shares: tuple[tuple[float, ...], ...]
 
 
-def map_shares(like: StepEstimate, gap_ns: int) -> ShareMap:
+def map_shares(like: StepEstimate, gap_ns: float) -> ShareMap:
     """The share of gaps for every model of the facts; context, dtypes, fusion and machine as in `like`.
 
     A model that `like`'s GPUs cannot share evenly is left out.
@@ -51,7 +53,18 @@ def write_plot(estimates: Sequence[StepEstimate], path: Path) -> None:
 
 
 def render_plot(estimates: Sequence[StepEstimate]) -> str:
-    """The page as text, with plotly's script inside (about 5 MB)."""
+    """The page as text, with plotly's script inside (about 5 MB), and the assumptions under the figures."""
+    figures: str = _draw(estimates).to_html(include_plotlyjs=True, full_html=False)
+    notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in list_assumptions(estimates))
+    head = '<meta charset="utf-8"><title>tracekit estimate</title>'
+    style = "<style>body { font-family: sans-serif; margin: 1em } li { font-size: 80% }</style>"
+    return (
+        f'<!doctype html><html lang="en"><head>{head}{style}</head>'
+        f"<body>{figures}<h2>Assumptions</h2><ul>{notes}</ul></body></html>"
+    )
+
+
+def _draw(estimates: Sequence[StepEstimate]) -> Any:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
@@ -61,26 +74,23 @@ def render_plot(estimates: Sequence[StepEstimate]) -> str:
     for estimate in estimates:
         gaps_us = [0.0, *(gap.gap_ns / 1e3 for gap in estimate.gaps)]
         steps_us = [estimate.data_ns / 1e3, *(gap.additive_ns / 1e3 for gap in estimate.gaps)]
-        figure.add_trace(go.Scatter(x=gaps_us, y=steps_us, name=_escape(name_step(estimate))), row=1, col=1)
+        line = go.Scatter(x=gaps_us, y=steps_us, name=escape(name_step(estimate)), showlegend=True)
+        figure.add_trace(line, row=1, col=1)
     figure.add_trace(_heatmap(shares), row=2, col=1)
     figure.update_xaxes(title_text="g, us", row=1, col=1)
     figure.update_yaxes(title_text="step, us", rangemode="tozero", row=1, col=1)
     figure.update_xaxes(title_text="batch", type="category", row=2, col=1)
-    notes = "<br>".join(_escape(sentence) for sentence in list_assumptions(estimates))
-    figure.update_layout(
-        height=1100, margin={"b": 260}, annotations=[*figure.layout.annotations, _note(notes)]
-    )
-    page: str = figure.to_html(include_plotlyjs=True, full_html=True)
-    return page
+    return figure.update_layout(height=900)
 
 
-def _heatmap(shares: ShareMap) -> object:
+def _heatmap(shares: ShareMap) -> Any:
     import plotly.graph_objects as go
 
+    # Plotly reads labels as HTML, and a model's name may be a folder's: escape()
     percent = [[round(100 * share, 1) for share in row] for row in shares.shares]
     return go.Heatmap(
         x=[str(batch) for batch in shares.batches],
-        y=[_escape(model) for model in shares.models],
+        y=[escape(model) for model in shares.models],
         z=percent,
         texttemplate="%{z:.0f} %",
         colorbar={"title": "%", "len": 0.4, "y": 0.2},
@@ -89,12 +99,7 @@ def _heatmap(shares: ShareMap) -> object:
     )
 
 
-def _note(text: str) -> dict[str, object]:
-    place = {"xref": "paper", "yref": "paper", "x": 0, "y": -0.08, "yanchor": "top", "xanchor": "left"}
-    return {"text": text, "showarrow": False, "align": "left", "font": {"size": 11}, **place}
-
-
-def _share(like: StepEstimate, model: ModelShape, batch: int, gap_ns: int) -> float:
+def _share(like: StepEstimate, model: ModelShape, batch: int, gap_ns: float) -> float:
     kernels = list_kernels(replace(like.step, model=model, batch=batch))
     data_ns = like.machine.time_ns(sum(kernel.total_bytes for kernel in kernels))
     return gap_share(data_ns / 1e3, len(kernels), gap_ns / 1e3)
@@ -104,10 +109,5 @@ def _weight_bytes(step: Step) -> int:
     return sum(kernel.weight_bytes for kernel in list_kernels(step))
 
 
-def _middle_gap_ns(estimate: StepEstimate) -> int:
+def _middle_gap_ns(estimate: StepEstimate) -> float:
     return estimate.gaps[len(estimate.gaps) // 2].gap_ns
-
-
-def _escape(text: str) -> str:
-    """Plotly reads labels as HTML, and a model's name may be a folder's."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

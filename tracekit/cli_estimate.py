@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +28,8 @@ from tracekit.report.estimate_plot import write_plot
 
 HANDBOOK_STEPS = (("Qwen3-0.6B", 1, 1024), ("Qwen3-8B", 1, 1024), ("Qwen3-0.6B", 64, 4096))
 HANDBOOK_GPU = "H100"
+
+Render = Callable[[Sequence[StepEstimate], Sequence[WhatIf]], str]
 
 Models = Annotated[
     list[str] | None,
@@ -75,26 +79,29 @@ def estimate(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Estimate a decode step: time to move its bytes, plus n kernel boundaries of g microseconds.
 
-    Without options it prints the handbook's table.
+    Without options it prints the handbook's table. Every figure comes with what it assumes.
 
     Example: tracekit estimate --model Qwen3-8B --gpu H200 --fusion vllm --gap-us 0.5,1 --kernels
     """
-    if as_json and as_csv:
-        raise UsageError("--json and --csv: choose one")
+    render = _choose_render(as_json, as_csv, kernels)
     machine = Machine(_find_gpu(gpu, bandwidth), efficiency, _read_us("--launch-us", str(launch_us)))
     gaps_ns = tuple(_read_us("--gap-us", word) for word in gap_us.split(","))
-    steps = _choose_steps(model, batch, context)
-    steps = [replace(step, weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion) for step in steps]
+    plain = _choose_steps(model, batch, context)
+    steps = [replace(s, weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion) for s in plain]
     estimates = [estimate_step(step, machine, gaps_ns) for step in steps]
     what_ifs = _ask_what_ifs(estimates, fused_kernels, tuple(map(find_gpu, other_gpu or ())))
     if plot is not None:
         write_plot(estimates, plot)
-    if as_json:
-        typer.echo(render_json(estimates, what_ifs, kernels=kernels))
-    elif as_csv:
-        typer.echo(render_kernels_csv(estimates) if kernels else render_csv(estimates), nl=False)
-    else:
-        typer.echo(render_text(estimates, what_ifs, kernels=kernels))
+    typer.echo(render(estimates, what_ifs).rstrip("\n"))
+
+
+def _choose_render(as_json: bool, as_csv: bool, kernels: bool) -> Render:
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: choose one")
+    if as_csv:
+        write = render_kernels_csv if kernels else render_csv
+        return lambda estimates, _what_ifs: write(estimates)
+    return partial(render_json if as_json else render_text, kernels=kernels)
 
 
 def _choose_steps(models: list[str] | None, batch: int | None, context: int | None) -> list[Step]:

@@ -159,7 +159,7 @@ def test_every_assumption_is_printed() -> None:
 
     for sentence in (*HANDBOOK[0].assumptions, *(what_if.assumption for what_if in what_ifs)):
         assert sentence in text
-    assert "reaches 85% of the peak: assumed" in text
+    assert "reaches 85 % of the peak: assumed" in text
 
 
 def test_the_kernel_listing_writes_equal_layers_once() -> None:

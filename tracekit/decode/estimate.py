@@ -270,7 +270,7 @@ def _machine_assumptions(machine: Machine) -> tuple[str, ...]:
     note = f"; {gpu.note}" if gpu.note else ""
     return (
         f"{gpu.name}: peak {gpu.bandwidth_bytes_per_s / 1e12:g} TB/s ({gpu.source}){note}",
-        f"every kernel is bound by memory and reaches {machine.efficiency:.0%} of the peak: assumed",
+        f"every kernel is bound by memory and reaches {100 * machine.efficiency:.3g} % of the peak: assumed",
         f"launched one by one, a step takes max(n x {machine.launch_ns / 1e3:g} us, data + n x the first g): "
         "the CPU's time a launch is assumed",
     )

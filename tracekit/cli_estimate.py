@@ -1,0 +1,144 @@
+"""`tracekit estimate`: the handbook's decode-step estimate on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.decode.estimate import (
+    HANDBOOK_EFFICIENCY,
+    HANDBOOK_LAUNCH_NS,
+    Machine,
+    StepEstimate,
+    WhatIf,
+    estimate_step,
+    list_what_ifs,
+)
+from tracekit.decode.gpus import GpuFigures, find_gpu, gpu_of_bandwidth
+from tracekit.decode.kernels import FUSIONS, Step
+from tracekit.decode.models import load_model
+from tracekit.errors import UsageError
+from tracekit.report.estimate import render_csv, render_json, render_kernels_csv, render_text
+from tracekit.report.estimate_plot import write_plot
+
+HANDBOOK_STEPS = (("Qwen3-0.6B", 1, 1024), ("Qwen3-8B", 1, 1024), ("Qwen3-0.6B", 64, 4096))
+HANDBOOK_GPU = "H100"
+
+Render = Callable[[Sequence[StepEstimate], Sequence[WhatIf]], str]
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="A model of the facts, or a Hugging Face config.json. May be repeated."),
+]
+Batch = Annotated[int | None, typer.Option(help="Sequences in the step; 1 unless given.")]
+Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache of each; 1024 unless given.")]
+Gpu = Annotated[str | None, typer.Option(help=f"The GPU's name; {HANDBOOK_GPU} unless given.")]
+Bandwidth = Annotated[float | None, typer.Option(help="Peak bandwidth in GB/s, instead of --gpu.")]
+Efficiency = Annotated[float, typer.Option(help="Share of the peak bandwidth that kernels reach.")]
+Dtype = Annotated[str, typer.Option(help="Type of the weights: bf16, fp16, fp8, int8, int4 ...")]
+KvDtype = Annotated[str, typer.Option(help="Type of the KV cache.")]
+Tp = Annotated[int, typer.Option(help="GPUs that share every layer.")]
+GapUs = Annotated[str, typer.Option(help="Costs g of a boundary to try, in microseconds.")]
+LaunchUs = Annotated[float, typer.Option(help="CPU time to launch one kernel, in microseconds.")]
+Fusion = Annotated[str, typer.Option(help=f"The kernel list: {', '.join(FUSIONS)}.")]
+FusedKernels = Annotated[int | None, typer.Option(help="What if the step had this many kernels.")]
+OtherGpus = Annotated[
+    list[str] | None, typer.Option("--other-gpu", help="What if it ran on this GPU. May be repeated.")
+]
+Kernels = Annotated[bool, typer.Option("--kernels", help="List the kernels with bytes and time each.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="One line a step and g; with --kernels, one a kernel.")]
+Plot = Annotated[Path | None, typer.Option(help="Also write the figures to this HTML file.")]
+
+
+def estimate(  # noqa: PLR0913 - one parameter an option
+    *,
+    model: Models = None,
+    batch: Batch = None,
+    context: Context = None,
+    gpu: Gpu = None,
+    bandwidth: Bandwidth = None,
+    efficiency: Efficiency = HANDBOOK_EFFICIENCY,
+    dtype: Dtype = "bf16",
+    kv_dtype: KvDtype = "bf16",
+    tp: Tp = 1,
+    gap_us: GapUs = "0.5,1,2,3",
+    launch_us: LaunchUs = HANDBOOK_LAUNCH_NS / 1e3,
+    fusion: Fusion = "handbook",
+    fused_kernels: FusedKernels = None,
+    other_gpu: OtherGpus = None,
+    kernels: Kernels = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    plot: Plot = None,
+) -> None:
+    """Estimate a decode step: time to move its bytes, plus n kernel boundaries of g microseconds.
+
+    Without options it prints the handbook's table. Every figure comes with what it assumes.
+
+    Example: tracekit estimate --model Qwen3-8B --gpu H200 --fusion vllm --gap-us 0.5,1 --kernels
+    """
+    render = _choose_render(as_json, as_csv, kernels)
+    machine = Machine(_find_gpu(gpu, bandwidth), efficiency, _read_us("--launch-us", str(launch_us)))
+    gaps_ns = tuple(_read_us("--gap-us", word) for word in gap_us.split(","))
+    plain = _choose_steps(model, batch, context)
+    steps = [replace(s, weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion) for s in plain]
+    estimates = [estimate_step(step, machine, gaps_ns) for step in steps]
+    what_ifs = _ask_what_ifs(estimates, fused_kernels, tuple(map(find_gpu, other_gpu or ())))
+    if plot is not None:
+        write_plot(estimates, plot)
+    typer.echo(render(estimates, what_ifs).rstrip("\n"))
+
+
+def _choose_render(as_json: bool, as_csv: bool, kernels: bool) -> Render:
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: choose one")
+    if as_csv:
+        write = render_kernels_csv if kernels else render_csv
+        return lambda estimates, _what_ifs: write(estimates)
+    return partial(render_json if as_json else render_text, kernels=kernels)
+
+
+def _choose_steps(models: list[str] | None, batch: int | None, context: int | None) -> list[Step]:
+    if models:
+        sizes = (1 if batch is None else batch, 1024 if context is None else context)
+        return [Step(load_model(name), *sizes) for name in models]
+    if batch is not None or context is not None:
+        raise UsageError("--batch and --context go with --model")
+    return [Step(load_model(name), batch, context) for name, batch, context in HANDBOOK_STEPS]
+
+
+def _find_gpu(name: str | None, bandwidth_gb_per_s: float | None) -> GpuFigures:
+    if bandwidth_gb_per_s is None:
+        return find_gpu(HANDBOOK_GPU if name is None else name)
+    if name is not None:
+        raise UsageError("--gpu and --bandwidth: choose one")
+    if not 0 < bandwidth_gb_per_s < 1e6:
+        raise UsageError(f"--bandwidth {bandwidth_gb_per_s:g}: GB/s are wanted, as in 4800")
+    return gpu_of_bandwidth(round(bandwidth_gb_per_s * 1e9), "--bandwidth")
+
+
+def _ask_what_ifs(
+    estimates: list[StepEstimate], fused_kernels: int | None, others: tuple[GpuFigures, ...]
+) -> tuple[WhatIf, ...]:
+    """What-ifs are about one step; with several they are refused when asked for, else left out."""
+    if len(estimates) == 1:
+        return list_what_ifs(estimates[0], estimates[0].gaps[0].gap_ns, fused_kernels, others)
+    if fused_kernels is not None or others:
+        raise UsageError("--fused-kernels and --other-gpu ask about one step: give one --model")
+    return ()
+
+
+def _read_us(option: str, text: str) -> int:
+    try:
+        value_ns = round(float(text) * 1e3)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} {text}: numbers of microseconds are wanted, as in 0.5,1,2") from None
+    if value_ns < 0:
+        raise UsageError(f"{option} {text}: give 0 or more")
+    return value_ns

@@ -204,11 +204,9 @@ def _valid(start: Ints, end: Ints) -> NDArray[np.bool_]:
     forward: NDArray[np.bool_] = end >= start
     if start.min(initial=1) > 0 and end.max(initial=0) <= MAX_TIME_NS:  # the common case, in fewer passes
         return forward
-    possible: NDArray[np.bool_] = (
-        (np.abs(start) <= MAX_TIME_NS) & (np.abs(end) <= MAX_TIME_NS) & (start != NONE) & (end != NONE)
-    )
-    valid: NDArray[np.bool_] = possible & forward & ((start != 0) | (end != 0))
-    return valid
+    # NONE lies below -MAX_TIME_NS; an end cannot, since it is not before its start.
+    possible: NDArray[np.bool_] = forward & (start >= -MAX_TIME_NS) & (end <= MAX_TIME_NS)
+    return possible & ((start != 0) | (end != 0))
 
 
 def _or_zero(column: Ints) -> Ints:
@@ -323,8 +321,10 @@ def _read_calls(file: SqliteFile) -> _Calls:
     if not valid.all() or (start[1:] < start[:-1]).any():
         kept = np.flatnonzero(valid)
         kept = kept[np.argsort(start[kept], kind="stable")]
-    start, end, *rest = (np.full(len(start), NONE)[kept] if c is None else c[kept] for c in found)
-    return _Calls(start, end, *rest, dropped=len(valid) - int(valid.sum()))
+    start, end, thread, correlation, name_id = (
+        np.full(len(valid), NONE)[kept] if c is None else c[kept] for c in found
+    )
+    return _Calls(start, end, thread, correlation, name_id, len(valid) - int(valid.sum()))
 
 
 def _calls_table(file: SqliteFile, raw: _Calls, mask: int, names: _Names) -> Calls:

@@ -136,9 +136,7 @@ def _idle(report: GapReport) -> list[str]:
     where = "of the window" if window else "of the span"
     span = f"{report.kernels:,} kernels; {'window' if window else 'span'} {format_ns(report.span_ns)}."
     if report.opaque_replays:
-        span += (
-            f" {report.opaque_replays:,} opaque graph replays count as busy; their kernels were not recorded."
-        )
+        span += f" {report.opaque_replays:,} opaque graph replays count as busy; their kernels are not in it."
     return [span, *(_idle_sentence(time, where) for time in _times(report))]
 
 

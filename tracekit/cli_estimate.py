@@ -56,7 +56,7 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="One line a step and g; with 
 Plot = Annotated[Path | None, typer.Option(help="Also write the figures to this HTML file.")]
 
 
-def estimate(  # noqa: PLR0913 - one parameter an option
+def estimate(
     *,
     model: Models = None,
     batch: Batch = None,

@@ -205,8 +205,9 @@ def _valid(start: Ints, end: Ints) -> NDArray[np.bool_]:
     if start.min(initial=1) > 0 and end.max(initial=0) <= MAX_TIME_NS:  # the common case, in fewer passes
         return forward
     # NONE lies below -MAX_TIME_NS; an end cannot, since it is not before its start.
-    possible: NDArray[np.bool_] = forward & (start >= -MAX_TIME_NS) & (end <= MAX_TIME_NS)
-    return possible & ((start != 0) | (end != 0))
+    valid: NDArray[np.bool_] = forward & (start >= -MAX_TIME_NS) & (end <= MAX_TIME_NS)
+    valid &= (start != 0) | (end != 0)
+    return valid
 
 
 def _or_zero(column: Ints) -> Ints:

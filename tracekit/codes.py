@@ -59,7 +59,7 @@ def find_first(keys: Ints, wanted: Ints) -> Codes:
     # Of equal keys the last write stays: written backwards, the first occurrence wins.
     table[(keys - low)[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=np.int32)
     inside = (wanted >= low) & (wanted <= high)
-    return table[np.where(inside, wanted - low, high - low + 1)]
+    return table[wanted - low if inside.all() else np.where(inside, wanted - low, high - low + 1)]
 
 
 def _find_sorted(keys: Ints, wanted: Ints) -> Codes:

@@ -204,17 +204,19 @@ class Trace:
 
 def process_of(thread: Ints) -> Ints:
     """The process part of global thread or process ids; NONE stays NONE."""
-    missing = thread == NONE
-    process = thread >> 24
-    process[missing] = NONE
-    return process
+    if len(thread) > 1 and thread.strides == (0,):  # one value throughout
+        return np.broadcast_to(process_of(thread[:1]), thread.shape)
+    return np.where(thread == NONE, NONE, thread >> 24)
 
 
 def join_calls(kernel_process: Ints, correlation: Ints, calls: Calls) -> Codes:
     """The call that launched each kernel: the first of its process with its correlation id, or -1."""
-    found = np.full(len(correlation), -1, dtype=np.int32)
     call_process = process_of(calls.thread)
-    for process in encode(kernel_process)[1].tolist():
+    processes, callers = encode(kernel_process)[1], encode(call_process)[1]
+    if len(processes) == 1 and np.array_equal(processes, callers):
+        return find_first(calls.correlation, np.where(correlation == NONE, NONE + 1, correlation))
+    found = np.full(len(correlation), -1, dtype=np.int32)
+    for process in processes.tolist():
         rows = np.flatnonzero((call_process == process) & (calls.correlation != NONE))
         mine = kernel_process == process
         at = find_first(calls.correlation[rows], correlation[mine])

@@ -13,7 +13,7 @@ from tracekit.analysis.attribution import find_members, match_ranges
 from tracekit.analysis.boundaries import Boundaries, Causes, find_boundaries, find_causes
 from tracekit.analysis.checks import check_recording
 from tracekit.analysis.idle import DeviceTime, GpuTime, measure_busy
-from tracekit.analysis.stats import Distribution, detect_tick, group
+from tracekit.analysis.stats import Distribution, count_by, detect_tick, group, sum_by
 from tracekit.codes import encode_rows
 from tracekit.errors import UnanswerableError, UnknownNameError
 from tracekit.trace import NONE, Codes, Recording, Trace, TraceWarning
@@ -351,22 +351,22 @@ def _rows_of(
 ) -> list[GapRow]:
     """One row a group that has boundaries of this kind."""
     entered = _restrict(grouping, grouping.into)
-    rows, groups = entered.kernel, entered.groups
+    rows, code, groups = entered.kernel, entered.code, entered.groups
     gap_ns, duration_ns = boundaries.gap_ns[rows], _durations(trace, rows)
-    gap = group(entered.code, gap_ns, groups)
+    gap = group(code, gap_ns, groups)
     duration = group(grouping.code, _durations(trace, grouping.kernel), groups)
     is_head = boundaries.head[rows]
-    head = group(entered.code[is_head], gap_ns[is_head], groups).percentiles(0.5)
+    head = group(code[is_head], gap_ns[is_head], groups).percentiles(0.5)
     counted = {
-        "kernels": np.diff(duration.edges),
-        "boundaries": np.diff(gap.edges),
-        "overlapping": gap.sums(gap_ns < 0),
-        "interrupted": gap.sums(boundaries.interrupted[rows]),
-        "white_ns": gap.sums(np.maximum(gap_ns, 0)),
-        "overlap_ns": gap.sums(np.minimum(np.maximum(-gap_ns, 0), duration_ns)),
-        "kernel_sum_ns": duration.sums(_durations(trace, grouping.kernel)),
+        "kernels": duration.counts,
+        "boundaries": gap.counts,
+        "overlapping": count_by(code, gap_ns < 0, groups),
+        "interrupted": count_by(code, boundaries.interrupted[rows], groups),
+        "white_ns": sum_by(code, np.maximum(gap_ns, 0), groups),
+        "overlap_ns": sum_by(code, np.minimum(np.maximum(-gap_ns, 0), duration_ns), groups),
+        "kernel_sum_ns": duration.totals,
     }
-    split = {c: gap.sums(getattr(causes, f"{c}_ns")[rows]).tolist() for c in CAUSES} if causes else None
+    split = _split_causes(causes, entered) if causes else None
     columns = {name: values.tolist() for name, values in counted.items()}
     medians, heads = duration.percentiles(0.5).tolist(), head.tolist()
     return [
@@ -382,6 +382,11 @@ def _rows_of(
         for g, distribution in enumerate(gap.distributions())
         if distribution is not None
     ]
+
+
+def _split_causes(causes: Causes, entered: _Grouping) -> dict[str, list[int]]:
+    columns = {cause: getattr(causes, f"{cause}_ns")[entered.kernel] for cause in CAUSES}
+    return {c: sum_by(entered.code, values, entered.groups).tolist() for c, values in columns.items()}
 
 
 def _durations(trace: Trace, rows: Rows | slice) -> NDArray[np.int64]:

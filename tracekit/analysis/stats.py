@@ -30,7 +30,6 @@ class Groups:
     """Values sorted by group, then by size; group `g` is `values[edges[g]:edges[g + 1]]`."""
 
     values: Ints
-    order: NDArray[np.intp]  # values == original[order]
     edges: NDArray[np.intp]
 
     def percentiles(self, share: float) -> Floats:
@@ -47,17 +46,21 @@ class Groups:
         lerp = np.where(weight >= 0.5, b - (b - a) * (1 - weight), a + (b - a) * weight)
         return np.where(count > 0, lerp, np.nan)
 
-    def sums(self, values: Ints | NDArray[np.bool_]) -> Ints:
-        """Exact sums by group of another column, given in the original order."""
-        total: Ints = np.concatenate(([0], np.cumsum(values[self.order])))
+    @property
+    def counts(self) -> NDArray[np.intp]:
+        """How many values each group has."""
+        return np.diff(self.edges)
+
+    @property
+    def totals(self) -> Ints:
+        """The sum of each group's values."""
+        total: Ints = np.concatenate(([0], np.cumsum(self.values)))
         return total[self.edges[1:]] - total[self.edges[:-1]]
 
     def distributions(self) -> list[Distribution | None]:
         """One distribution a group, None for an empty one."""
-        count = np.diff(self.edges)
+        count, sums = self.counts, self.totals.tolist()
         quantiles = [self.percentiles(share).tolist() for share in (0.1, 0.5, 0.9, 0.99)]
-        total = np.concatenate(([0], np.cumsum(self.values)))
-        sums = (total[self.edges[1:]] - total[self.edges[:-1]]).tolist()
         marks = zip(*quantiles, strict=True)
         return [
             self._distribution(low, n, total_ns, mark) if n else None
@@ -78,7 +81,23 @@ def group(codes: Codes, values: Ints, groups: int) -> Groups:
     small = codes.astype(np.uint16) if groups <= 2**16 else codes  # 16 bits are sorted by radix
     order = order[np.argsort(small[order], kind="stable")]
     edges = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=groups)))).astype(np.intp)
-    return Groups(values[order], order, edges)
+    return Groups(values[order], edges)
+
+
+def sum_by(codes: Codes, values: Ints, groups: int) -> Ints:
+    """Exact sums by group. `codes` are in `0 .. groups - 1`."""
+    if not values.any():
+        return np.zeros(groups, dtype=np.int64)
+    if int(np.abs(values).sum()) < 2**53:  # then floats add exactly
+        return np.bincount(codes, weights=values, minlength=groups).astype(np.int64)
+    sums = np.zeros(groups, dtype=np.int64)
+    np.add.at(sums, codes, values)
+    return sums
+
+
+def count_by(codes: Codes, mask: NDArray[np.bool_], groups: int) -> Ints:
+    """How many entries of each group are marked."""
+    return np.bincount(codes[mask], minlength=groups).astype(np.int64)
 
 
 def _argsort(values: Ints) -> NDArray[np.intp]:

@@ -278,25 +278,46 @@ def _texts(buffer: Bytes, kind: NDArray[np.intp], body: NDArray[np.intp]) -> lis
 
 
 class _Integers:
-    """Grows one array in place: kept apart, the parts would hold the memory twice."""
+    """Grows one array in place: kept apart, the parts would hold the memory twice.
+
+    A column that holds one value throughout, as process, device and context do, stays that one
+    value: an array without strides.
+    """
 
     def __init__(self, parts: int) -> None:
         self.parts = parts
+        self.constant: int | None = None
         self.values: Ints = np.empty(0, dtype=np.int64)
         self.used = 0
 
     def append(self, part: Any) -> None:
+        if not len(part):
+            return
+        if not len(self.values) and self._is_constant(part):
+            self.used += len(part)
+            return
         end = self.used + len(part)
         if end > len(self.values):
-            # The first part tells how long a part is; memory that is never touched costs nothing.
-            grown = np.empty(max(end, len(part) * (self.parts + 1), 2 * self.used), dtype=np.int64)
-            grown[: self.used] = self.values[: self.used]
-            self.values = grown
+            self._grow(max(end, len(part) * (self.parts + 1), 2 * self.used))
         self.values[self.used : end] = part
         self.used = end
 
     def finish(self) -> Ints:
+        if self.used and not len(self.values):
+            return np.broadcast_to(np.int64(self.constant), (self.used,))  # type: ignore[arg-type]
         return self.values[: self.used]
+
+    def _is_constant(self, part: Ints) -> bool:
+        low = int(part.min())
+        if self.constant is None:
+            self.constant = low
+        return self.constant == low == int(part.max())
+
+    def _grow(self, size: int) -> None:
+        # The first part tells how long a part is; memory that is never touched costs nothing.
+        grown = np.empty(size, dtype=np.int64)
+        grown[: self.used] = self.finish()
+        self.values = grown
 
 
 class _Texts:

@@ -1,0 +1,245 @@
+"""Decode steps: the instances of an NVTX range, or the replays of one graph, and where each one's time goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.analysis.attribution import find_members, match_ranges
+from tracekit.analysis.boundaries import starts_before_call
+from tracekit.errors import UnanswerableError, UnknownNameError
+from tracekit.intervals import clip, cut, merge
+from tracekit.trace import NONE, Ints, Trace
+
+Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+Intervals = tuple[Ints, Ints]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Where the span of one step goes; the parts add up to `span_ns` to the nanosecond.
+
+    The span runs from the start of the step's first kernel to the end of its last. `kernel_ns` is the
+    time with at least one of the step's kernels running (overlap counted once), `copy_ns` copies and
+    memsets of the device alone. White space is that of the device, not of a stream: `head_ns` after the
+    first kernel of a replay, `replay_ns` elsewhere inside replays; the rest before launches, by cause.
+    """
+
+    span_ns: int
+    kernel_ns: int
+    copy_ns: int
+    replay_ns: int
+    head_ns: int
+    host_ns: int
+    call_ns: int
+    queued_ns: int
+    unknown_ns: int
+
+
+PARTS = ("kernel_ns", "copy_ns", "replay_ns", "head_ns", "host_ns", "call_ns", "queued_ns", "unknown_ns")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its kernels (rows of `Trace.kernels`, by start) and its budget."""
+
+    start_ns: int
+    end_ns: int
+    kernels: Rows
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a trace, in order of start, on one device of one process.
+
+    `source` says in words what a step is; `skipped` how many were cut off at the start when asked to;
+    `elsewhere` how many steps ran on other devices and are not here.
+    """
+
+    source: str
+    steps: tuple[Step, ...]
+    skipped: int
+    process: int
+    device: int
+    elsewhere: int
+
+    @property
+    def spans_ns(self) -> NDArray[np.int64]:
+        """Each step's span."""
+        return np.array([step.end_ns - step.start_ns for step in self.steps], dtype=np.int64)
+
+    @property
+    def periods_ns(self) -> NDArray[np.int64]:
+        """From the start of each step to the start of the next; one fewer than steps."""
+        return np.diff(np.array([step.start_ns for step in self.steps], dtype=np.int64))
+
+    @property
+    def typical(self) -> Step:
+        """The step of median span: a real one, whose budget adds up (of an even number, the shorter)."""
+        order = np.argsort(self.spans_ns, kind="stable")
+        return self.steps[int(order[(len(order) - 1) // 2])]
+
+
+@dataclass(frozen=True)
+class _Instances:
+    """Kernel rows by step, with what the steps are."""
+
+    source: str
+    kernels: list[Rows]
+
+
+def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = None, skip: int = 0) -> Steps:
+    """The steps of a trace: the instances of the NVTX range called (or matching) `range_name`, or the
+    replays of executable graph `graph`; with neither, of the only range or graph that repeats.
+
+    `skip` cuts steps off at the start. Raises `UnknownNameError`, listing what there is, where nothing
+    matches or the choice is not clear, and `UnanswerableError` where no kernels are left.
+    """
+    instances = _choose(trace, range_name, graph)
+    filled = [rows for rows in instances.kernels if len(rows)]
+    if not filled:
+        raise UnanswerableError(f"{instances.source}: no kernel was launched in it; {_candidates(trace)}")
+    place, mine, elsewhere = _busiest_device(trace, filled)
+    if skip >= len(mine):
+        raise UnanswerableError(f"{instances.source}: {len(mine)} steps, none left after skipping {skip}")
+    mine = sorted(mine, key=lambda rows: int(trace.kernels.start_ns[rows[0]]))[skip:]
+    copies = _copies_of(trace, place)
+    known_call = (trace.kernels.call >= 0) & ~starts_before_call(trace)
+    steps = tuple(_step(trace, rows, copies, known_call) for rows in mine)
+    return Steps(instances.source, steps, skip, *place, elsewhere)
+
+
+# Choosing
+
+
+def _choose(trace: Trace, range_name: str | None, graph: int | None) -> _Instances:
+    if range_name is not None:
+        rows = match_ranges(trace, range_name)
+        return _Instances(f"NVTX range {range_name}", _kernels_of_ranges(trace, rows))
+    if graph is not None:
+        return _of_graph(trace, graph)
+    repeated = _repeated_ranges(trace)
+    if len(repeated) == 1:
+        return _choose(trace, trace.range_names[repeated[0]], None)
+    graphs = _graphs(trace)
+    repeating = [g for g, replays in graphs.items() if replays > 1]
+    if not repeated and len(repeating) == 1:
+        return _of_graph(trace, repeating[0])
+    raise UnknownNameError(f"which steps? {_candidates(trace)}")
+
+
+def _repeated_ranges(trace: Trace) -> list[int]:
+    """Names of ranges with more than one instance that launched kernels."""
+    members = find_members(trace, np.arange(len(trace.ranges)))
+    instances = np.unique(members.range_row)
+    count = np.bincount(trace.ranges.name[instances], minlength=len(trace.range_names))
+    return np.flatnonzero(count > 1).tolist()
+
+
+def _kernels_of_ranges(trace: Trace, ranges: Rows) -> list[Rows]:
+    members = find_members(trace, ranges)
+    order = np.lexsort((trace.kernels.start_ns[members.kernel], members.range_row))
+    rows, kernels = members.range_row[order], members.kernel[order]
+    return np.split(kernels, np.flatnonzero(np.diff(rows)) + 1)
+
+
+def _replays(trace: Trace) -> tuple[Rows, NDArray[np.int64]]:
+    """Rows of kernels inside replays, and their executable graph (pytorch#191689: the upper half)."""
+    node = trace.kernels.graph_node
+    rows = np.flatnonzero((node != NONE) & (trace.kernels.correlation != NONE))
+    return rows, node[rows] >> 32
+
+
+def _graphs(trace: Trace) -> dict[int, int]:
+    """Executable graphs and how often each was replayed."""
+    rows, graph = _replays(trace)
+    replays = np.unique(np.stack([graph, trace.kernels.correlation[rows]], axis=1), axis=0)
+    return dict(sorted(Counter(replays[:, 0].tolist()).items()))
+
+
+def _of_graph(trace: Trace, graph: int) -> _Instances:
+    rows, of = _replays(trace)
+    rows = rows[of == graph]
+    if not len(rows):
+        raise UnknownNameError(f"no replay of graph {graph}; {_candidates(trace)}")
+    kernels = trace.kernels
+    order = np.lexsort((kernels.start_ns[rows], kernels.correlation[rows]))
+    rows = rows[order]
+    replays = np.split(rows, np.flatnonzero(np.diff(kernels.correlation[rows])) + 1)
+    return _Instances(f"replays of graph {graph}", replays)
+
+
+def _candidates(trace: Trace) -> str:
+    ranges = [f"--range {trace.range_names[i]!r}" for i in _repeated_ranges(trace)]
+    graphs = [f"--graph {g} ({n} replays)" for g, n in _graphs(trace).items()]
+    there = [*ranges[:8], *graphs[:8]]
+    if there:
+        return "there is: " + ", ".join(there)
+    if len(trace.opaque_replays):
+        return "the replays are opaque: record with --cuda-graph-trace=node"
+    return "the trace has no NVTX range around its launches and no graph replays; name one with nvtx"
+
+
+def _busiest_device(trace: Trace, instances: list[Rows]) -> tuple[tuple[int, int], list[Rows], int]:
+    """The (process, device) with most kernels, its part of each step, and the steps it has no part in."""
+    places = [(key.process, key.device) for key in trace.streams]
+    number = {place: i for i, place in enumerate(dict.fromkeys(places))}
+    of_stream = np.array([number[place] for place in places], dtype=np.intp)
+    parts = [of_stream[trace.kernels.stream[rows]] for rows in instances]
+    busiest = int(np.bincount(np.concatenate(parts)).argmax())
+    mine = [rows[part == busiest] for rows, part in zip(instances, parts, strict=True)]
+    kept = [rows for rows in mine if len(rows)]
+    return list(number)[busiest], kept, len(mine) - len(kept)
+
+
+# The budget of one step
+
+
+def _step(trace: Trace, rows: Rows, device: Intervals, known_call: Mask) -> Step:
+    kernels = trace.kernels
+    busy = merge(kernels.start_ns[rows], kernels.end_ns[rows])
+    low, high = int(busy[0][0]), int(busy[1][-1])
+    copies = clip(*device, low, high)
+    both = merge(np.concatenate([busy[0], copies[0]]), np.concatenate([busy[1], copies[1]]))
+    kernel_ns, both_ns = (int((end - start).sum()) for start, end in (busy, both))
+    white = _split_white(trace, rows, (both[1][:-1], both[0][1:]), known_call)
+    return Step(low, high, rows, Budget(high - low, kernel_ns, both_ns - kernel_ns, **white))
+
+
+def _split_white(trace: Trace, rows: Rows, pieces: Intervals, known_call: Mask) -> dict[str, int]:
+    """The pieces of white space by what comes next: a node of the same replay, or a launch and its call."""
+    kernels, calls = trace.kernels, trace.calls
+    low, high = pieces
+    at = np.searchsorted(kernels.start_ns[rows], high)  # the first kernel that starts no earlier
+    following, previous = rows[at], rows[at - 1]
+    node = (kernels.graph_node[following] != NONE) & (kernels.graph_node[previous] != NONE)
+    inside = node & (kernels.correlation[following] == kernels.correlation[previous])
+    replay_start = np.flatnonzero(np.diff(kernels.correlation[rows], prepend=NONE))
+    head = inside & np.isin(at - 1, replay_start)
+    known = known_call[following] & ~inside
+    call = kernels.call[following] if len(calls) else np.zeros(len(at), dtype=np.int32)
+    call_start, call_end = (c[call] if len(calls) else high for c in (calls.start_ns, calls.end_ns))
+    host, _ = cut(low, high, call_start)
+    until_end, queued = cut(low, high, call_end)
+    length = high - low
+    shares = {
+        "replay_ns": (length, inside & ~head),
+        "head_ns": (length, head),
+        "host_ns": (host, known),
+        "call_ns": (until_end - host, known),
+        "queued_ns": (queued, known),
+        "unknown_ns": (length, ~inside & ~known),
+    }
+    return {name: int(values[mask].sum()) for name, (values, mask) in shares.items()}
+
+
+def _copies_of(trace: Trace, place: tuple[int, int]) -> Intervals:
+    """Copies and memsets of one device, merged."""
+    there = np.array([(key.process, key.device) == place for key in trace.streams], dtype=bool)
+    mine = there[trace.copies.stream]
+    return merge(trace.copies.start_ns[mine], trace.copies.end_ns[mine])

@@ -131,7 +131,7 @@ class Launch:
 
 
 def launch_config(launch: Launch, stream: Any, *, pdl: bool) -> Any:
-    """The driver's launch configuration; with `pdl` the kernel may start before the one ahead has finished."""
+    """The driver's launch configuration; with `pdl` the kernel may start before the previous one ends."""
     driver = import_driver()
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid, 1, 1

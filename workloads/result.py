@@ -20,8 +20,8 @@ FORMAT = "tracekit.workload-result/1"
 class Stamps:
     """In-kernel times of one phase, from %globaltimer: medians over the boundaries, in ns.
 
-    `device_gap_ns` is the next kernel's first block's start minus the last block's end; `release_ns` is the first
-    return from a wait minus that end. Negative: before it. `tick_ns` is the smallest step the clock made.
+    `device_gap_ns` is the next kernel's first block's start minus the last block's end, `release_ns` the
+    first return from a wait minus that end; negative: before it. `tick_ns` is the clock's smallest step.
     """
 
     mode: str

@@ -16,7 +16,7 @@ def layer(  # noqa: PLR0913, PLR0917 - a kernel
     weight: Any,
     bias: Any,
     size: Any,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ) -> None:
     """out = relu(in) x weight + bias; the prologue reads weights only, the wait comes before the input."""

@@ -40,8 +40,8 @@ class Machine:
 class Timing:
     """One phase at one level: `pass_ns` is the median of the repeats, of one pass of `kernels` kernels.
 
-    `mode` is the phase's NVTX range in the domain `tracekit`. For a user's own program it is empty, `clock` is
-    `wall`, `kernels` is None, and the time holds start-up too.
+    `mode` is the phase's NVTX range in the domain `tracekit`. For a user's own program it is empty, `clock`
+    is `wall`, `kernels` is None, and the time holds start-up too.
     """
 
     mode: str
@@ -86,7 +86,7 @@ class Sidecar:
         return next((t for t in self.timings if t.mode == mode and t.level == level), None)
 
     def added_per_kernel_ns(self, mode: str, level: str) -> float | None:
-        """What tracing at that level added to each kernel of the phase; None where one of the two is missing."""
+        """What tracing at that level added to each kernel of the phase; None where one is missing."""
         untraced, traced = self.timing(mode, "untraced"), self.timing(mode, level)
         if untraced is None or traced is None or not untraced.kernels or not traced.kernels:
             return None

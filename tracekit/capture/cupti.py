@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tracekit.capture.process import Echo, end_of_output, run_logged
+from tracekit.capture.process import Echo, Finished, end_of_output, run_logged
 from tracekit.errors import CaptureError
 
 RUNNER = "tracekit.capture.cupti_runner"
@@ -21,7 +21,7 @@ def record(
     echo: Echo,
     *,
     environment: Mapping[str, str] | None = None,
-) -> None:
+) -> Finished:
     """Record a Python program into the SQLite file `output`; programs that it starts are not recorded.
 
     A program that fails keeps what was recorded. Raises CaptureError.
@@ -38,6 +38,7 @@ def record(
         )
     if not output.exists():
         raise CaptureError(f"CUPTI recorded nothing: the program ended at once{end_of_output(finished)}")
+    return finished
 
 
 def python_program(command: Sequence[str]) -> tuple[str, list[str]]:

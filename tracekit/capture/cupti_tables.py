@@ -19,7 +19,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     name: tuple(columns.split())
     for name, columns in {
         "CUPTI_ACTIVITY_KIND_KERNEL": f"{_GPU} demangledName shortName mangledName launchType"
-        " registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory localMemoryPerThread"
+        " registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory"
+        " localMemoryPerThread"
         " localMemoryTotal gridId graphNodeId",
         "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_GPU} bytes copyKind srcKind dstKind graphNodeId",
         "CUPTI_ACTIVITY_KIND_MEMSET": f"{_GPU} value bytes memKind graphNodeId",

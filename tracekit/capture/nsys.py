@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracekit.capture.process import Echo, end_of_output, run_logged
+from tracekit.capture.process import Echo, Finished, end_of_output, run_logged
 from tracekit.errors import CaptureError
 
 VARIABLE = "TRACEKIT_NSYS"
@@ -33,6 +33,14 @@ class Nsys:
     path: Path
     found: str
     importer: Path | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What nsys left: its report, and how the run ended."""
+
+    report: Path
+    finished: Finished
 
 
 @dataclass(frozen=True)
@@ -198,8 +206,8 @@ def record(
     echo: Echo,
     *,
     environment: Mapping[str, str] | None = None,
-) -> Path:
-    """Record the program and export the SQLite file `output`; returns the report that nsys wrote beside it.
+) -> Recorded:
+    """Record the program and export the SQLite file `output`; nsys's report lies beside it.
 
     A recording whose program fails keeps its report. Raises CaptureError with the end of nsys's output.
     """
@@ -217,7 +225,7 @@ def record(
         hint = _library_hint(finished.tail)
         raise CaptureError(f"nsys wrote no report at {report}{hint}{end_of_output(finished)}")
     export_report(written, nsys.path, output)
-    return written
+    return Recorded(written, finished)
 
 
 def report_path(output: Path) -> Path:

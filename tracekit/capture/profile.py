@@ -82,6 +82,8 @@ def record(words: Sequence[str], options: Options, echo: Echo) -> Recording:
     """
     job = plan_job(words)
     tracer = choose_tracer(options)
+    if tracer.nsys is None:
+        cupti.python_program(job.command)  # refuses other programs before any of the runs
     traces = plan_traces(job, options)
     try:
         with tempfile.TemporaryDirectory(prefix="tracekit-") as folder:

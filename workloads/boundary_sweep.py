@@ -88,6 +88,7 @@ class Chain:
 
     shape: Shape
     launches: tuple[Launch, ...]
+    start: Any
     buffers: tuple[Any, Any]
     stamps: Any
 
@@ -290,7 +291,7 @@ def _build_chain(bench: Bench, shape: Shape, stamped: bool) -> Chain:
         arguments = Arguments(source.data.ptr, target.data.ptr, weights, shape.vectors, row)
         launches.append(Launch(function, shape.grid, shape.block, arguments))
     cupy.cuda.Device().synchronize()
-    return Chain(shape, tuple(launches), buffers, stamps)
+    return Chain(shape, tuple(launches), start, buffers, stamps)
 
 
 def read_stamps(mode: str, shape: Shape, stamps: Words) -> Stamps:

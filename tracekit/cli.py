@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.gaps import By, Selection, Window
     from tracekit.report.text import Page
 
-app = typer.Typer(
-    help="Measures the real gap between GPU kernels, and what it costs a decode step.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
 T = TypeVar("T")
 LARGE_FILE_BYTES = 100_000_000  # from here on reading takes long enough to say what it does
 
@@ -52,12 +44,26 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")]
 
 
-@app.callback()
-def _root() -> None:
-    pass
+def build_app(command: str | None = None) -> typer.Typer:
+    """All commands; for `gaps` only that one, since loading the others takes longer than a small trace."""
+    app = typer.Typer(
+        help="Measures the real gap between GPU kernels, and what it costs a decode step.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(lambda: None)
+    app.command()(gaps)
+    if command != "gaps":
+        from tracekit import cli_capture
+        from tracekit.cli_estimate import estimate
+
+        app.command()(estimate)
+        cli_capture.register(app)
+    return app
 
 
-@app.command()
 def gaps(
     traces: Annotated[list[Path], typer.Argument(help="nsys SQLite exports.", metavar="TRACE...")],
     by: Annotated[ByOption, typer.Option(help="Group the boundaries.")] = ByOption.PAIR,
@@ -101,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        app(args=list(arguments) if arguments is not None else None)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        build_app(words[0] if words else None)(args=words)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
     except TracekitError as error:

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
     app.command()(calibrate)
 
 
-def profile(  # noqa: PLR0913, PLR0917 - a command line
+def profile(
     words: Annotated[
         list[str], typer.Argument(metavar="WORKLOAD [ITS OPTIONS] | -- COMMAND", help="What to record.")
     ],

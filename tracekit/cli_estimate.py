@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,14 +20,17 @@ from tracekit.decode.estimate import (
 from tracekit.decode.gpus import GpuFigures, find_gpu, gpu_of_bandwidth
 from tracekit.decode.kernels import FUSIONS, Step
 from tracekit.decode.models import load_model
-from tracekit.errors import UsageError
+from tracekit.errors import UnknownNameError, UsageError
 from tracekit.report.estimate import render_csv, render_json, render_kernels_csv, render_text
-from tracekit.report.estimate_plot import write_plot
+
+if TYPE_CHECKING:
+    from tracekit.analysis.steps import Steps
+    from tracekit.decode.calibration import Calibration
+    from tracekit.decode.measured import MeasuredStep
+    from tracekit.trace import Trace
 
 HANDBOOK_STEPS = (("Qwen3-0.6B", 1, 1024), ("Qwen3-8B", 1, 1024), ("Qwen3-0.6B", 64, 4096))
 HANDBOOK_GPU = "H100"
-
-Render = Callable[[Sequence[StepEstimate], Sequence[WhatIf]], str]
 
 Models = Annotated[
     list[str] | None,
@@ -54,6 +55,16 @@ Kernels = Annotated[bool, typer.Option("--kernels", help="List the kernels with 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="One line a step and g; with --kernels, one a kernel.")]
 Plot = Annotated[Path | None, typer.Option(help="Also write the figures to this HTML file.")]
+TracePath = Annotated[Path | None, typer.Option("--trace", help="Hold a traced step against the estimate.")]
+RangeName = Annotated[
+    str | None, typer.Option("--range", help="A step is an instance of this NVTX range: a name or a pattern.")
+]
+Graph = Annotated[int | None, typer.Option(help="A step is a replay of this executable graph.")]
+Skip = Annotated[int, typer.Option(min=0, help="Cut off this many steps at the start.")]
+UntracedUs = Annotated[float | None, typer.Option(min=0, help="What a step takes untraced, in microseconds.")]
+CalibrationFile = Annotated[
+    Path | None, typer.Option("--calibration", help="A calibration of this GPU, instead of a packaged one.")
+]
 
 
 def estimate(
@@ -76,48 +87,193 @@ def estimate(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     plot: Plot = None,
+    trace: TracePath = None,
+    range_name: RangeName = None,
+    graph: Graph = None,
+    skip: Skip = 0,
+    untraced_us: UntracedUs = None,
+    calibration: CalibrationFile = None,
 ) -> None:
     """Estimate a decode step: time to move its bytes, plus n kernel boundaries of g microseconds.
 
-    Without options it prints the handbook's table. Every figure comes with what it assumes.
+    Without options it prints the handbook's table; with --trace it holds the estimate against a traced
+    step. Every figure comes with what it assumes.
 
     Example: tracekit estimate --model Qwen3-8B --gpu H200 --fusion vllm --gap-us 0.5,1 --kernels
+
+    Example: tracekit estimate --trace x.sqlite --range decode_step --model Qwen3-0.6B --context 1024
     """
-    render = _choose_render(as_json, as_csv, kernels)
-    machine = Machine(_find_gpu(gpu, bandwidth), efficiency, _read_us("--launch-us", str(launch_us)))
-    gaps_ns = tuple(_read_us("--gap-us", word) for word in gap_us.split(","))
-    plain = _choose_steps(model, batch, context)
-    steps = [replace(s, weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion) for s in plain]
-    estimates = [estimate_step(step, machine, gaps_ns) for step in steps]
-    what_ifs = _ask_what_ifs(estimates, fused_kernels, tuple(map(find_gpu, other_gpu or ())))
+    asked = _Asked(
+        steps=_choose_steps(model, batch, context, handbook=trace is None),
+        gpu=_find_gpu(gpu, bandwidth),
+        efficiency=efficiency,
+        launch_ns=_read_us("--launch-us", str(launch_us)),
+        gaps_ns=tuple(_read_us("--gap-us", word) for word in gap_us.split(",")),
+        fused_kernels=fused_kernels,
+        others=tuple(map(find_gpu, other_gpu or ())),
+    ).with_layout(weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion)
+    output = _choose_output(as_json, as_csv, kernels)
+    if trace is not None:
+        traced = _Traced(trace, range_name, graph, skip, untraced_us, calibration)
+        text = _hold_against(traced, asked, output)
+    else:
+        text = _print_estimates(asked, output, plot)
+    typer.echo(text.rstrip("\n"))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The estimate's side of the command line; `gpu` is None where none was named."""
+
+    steps: list[Step]
+    gpu: GpuFigures | None
+    efficiency: float
+    launch_ns: int
+    gaps_ns: tuple[int, ...]
+    fused_kernels: int | None
+    others: tuple[GpuFigures, ...]
+
+    def with_layout(self, **layout: Any) -> _Asked:
+        return replace(self, steps=[replace(step, **layout) for step in self.steps])
+
+    def machine(self, gpu: GpuFigures) -> Machine:
+        return Machine(gpu, self.efficiency, self.launch_ns)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """The trace's side of the command line."""
+
+    path: Path
+    range_name: str | None
+    graph: int | None
+    skip: int
+    untraced_us: float | None
+    calibration: Path | None
+
+
+@dataclass(frozen=True)
+class _Output:
+    """How to print: `text`, `json` or `csv`, and whether with the kernel list."""
+
+    form: str
+    kernels: bool
+
+
+def _print_estimates(asked: _Asked, output: _Output, plot: Path | None) -> str:
+    machine = asked.machine(asked.gpu or find_gpu(HANDBOOK_GPU))
+    estimates = [estimate_step(step, machine, asked.gaps_ns) for step in asked.steps]
+    what_ifs = _ask_what_ifs(estimates, asked.fused_kernels, asked.others)
     if plot is not None:
+        from tracekit.report.estimate_plot import write_plot
+
         write_plot(estimates, plot)
-    typer.echo(render(estimates, what_ifs).rstrip("\n"))
+    if output.form == "csv":
+        return render_kernels_csv(estimates) if output.kernels else render_csv(estimates)
+    render = render_json if output.form == "json" else render_text
+    return render(estimates, what_ifs, kernels=output.kernels)
 
 
-def _choose_render(as_json: bool, as_csv: bool, kernels: bool) -> Render:
+def _hold_against(traced: _Traced, asked: _Asked, output: _Output) -> str:
+    from tracekit.report.step import step_csv, step_json, step_text
+
+    measured = _measure(traced, asked)
+    if output.form == "text":
+        return step_text(measured, kernels=output.kernels)
+    return step_csv(measured) if output.form == "csv" else step_json(measured, kernels=output.kernels)
+
+
+def _measure(traced: _Traced, asked: _Asked) -> MeasuredStep:
+    from tracekit.analysis.boundaries import find_boundaries
+    from tracekit.analysis.steps import find_steps
+    from tracekit.decode.measured import Question, measure_step
+    from tracekit.readers import read
+
+    if len(asked.steps) > 1:
+        raise UsageError("--trace is about one step: give one --model")
+    trace = read(traced.path, shapes=True)
+    steps = find_steps(trace, traced.range_name, traced.graph, traced.skip)
+    gpu = _gpu_of(trace, steps, asked)
+    estimate = None if gpu is None else estimate_step(asked.steps[0], asked.machine(gpu), asked.gaps_ns)
+    question = Question(
+        estimate=estimate,
+        assumed_gaps_ns=asked.gaps_ns,
+        calibration=_find_calibration(traced, trace, steps),
+        untraced_ns=_untraced_ns(traced, trace, steps),
+        fused_kernels=asked.fused_kernels,
+        other_gpus=asked.others,
+    )
+    return measure_step(trace, find_boundaries(trace), steps, question)
+
+
+def _gpu_of(trace: Trace, steps: Steps, asked: _Asked) -> GpuFigures | None:
+    """The GPU the estimate is for: as named, else the one the trace was recorded on; None without a model."""
+    if not asked.steps:
+        return None
+    if asked.gpu is not None:
+        return asked.gpu
+    recorded = trace.gpu_of(steps.process, steps.device)
+    if recorded is None:
+        raise UsageError("the trace does not say which GPU it was recorded on: name it with --gpu")
+    try:
+        return find_gpu(recorded.name)
+    except UnknownNameError:
+        if recorded.memory_bandwidth_bytes_per_s is None:
+            raise
+        return gpu_of_bandwidth(recorded.memory_bandwidth_bytes_per_s, f"{recorded.name}, from the recording")
+
+
+def _find_calibration(traced: _Traced, trace: Trace, steps: Steps) -> Calibration | None:
+    from tracekit.decode.calibration import load_calibration, packaged_calibrations
+
+    if traced.calibration is not None:
+        return load_calibration(traced.calibration)
+    recorded = trace.gpu_of(steps.process, steps.device)
+    return packaged_calibrations().get(recorded.name) if recorded else None
+
+
+def _untraced_ns(traced: _Traced, trace: Trace, steps: Steps) -> float | None:
+    """What a step takes untraced: as given, else from the sidecar's timing of the same phase.
+
+    A phase is timed by pass: it counts only where a pass has as many kernels as the step.
+    """
+    from tracekit.capture.sidecar import read_sidecar, sidecar_path
+
+    if traced.untraced_us is not None:
+        return traced.untraced_us * 1e3
+    path = sidecar_path(traced.path)
+    if not path.is_file():
+        return None
+    kernels = len(steps.typical.kernels)
+    for mode in steps.find_ranges(trace, "tracekit"):
+        timing = read_sidecar(path).timing(mode, "untraced")
+        if timing is not None and timing.kernels == kernels:
+            return float(timing.pass_ns)
+    return None
+
+
+def _choose_output(as_json: bool, as_csv: bool, kernels: bool) -> _Output:
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
-    if as_csv:
-        write = render_kernels_csv if kernels else render_csv
-        return lambda estimates, _what_ifs: write(estimates)
-    return partial(render_json if as_json else render_text, kernels=kernels)
+    return _Output("json" if as_json else "csv" if as_csv else "text", kernels)
 
 
-def _choose_steps(models: list[str] | None, batch: int | None, context: int | None) -> list[Step]:
+def _choose_steps(
+    models: list[str] | None, batch: int | None, context: int | None, *, handbook: bool
+) -> list[Step]:
     if models:
         sizes = (1 if batch is None else batch, 1024 if context is None else context)
         return [Step(load_model(name), *sizes) for name in models]
     if batch is not None or context is not None:
         raise UsageError("--batch and --context go with --model")
-    return [Step(load_model(name), batch, context) for name, batch, context in HANDBOOK_STEPS]
+    return [Step(load_model(name), b, c) for name, b, c in HANDBOOK_STEPS] if handbook else []
 
 
-def _find_gpu(name: str | None, bandwidth_gb_per_s: float | None) -> GpuFigures:
-    if bandwidth_gb_per_s is None:
-        return find_gpu(HANDBOOK_GPU if name is None else name)
-    if name is not None:
+def _find_gpu(name: str | None, bandwidth_gb_per_s: float | None) -> GpuFigures | None:
+    if name is not None and bandwidth_gb_per_s is not None:
         raise UsageError("--gpu and --bandwidth: choose one")
+    if bandwidth_gb_per_s is None:
+        return None if name is None else find_gpu(name)
     if not 0 < bandwidth_gb_per_s < 1e6:
         raise UsageError(f"--bandwidth {bandwidth_gb_per_s:g}: GB/s are wanted, as in 4800")
     return gpu_of_bandwidth(round(bandwidth_gb_per_s * 1e9), "--bandwidth")

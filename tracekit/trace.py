@@ -185,6 +185,14 @@ class Trace:
         """From the start of the first GPU activity to the end of the last."""
         return self.end_ns - self.start_ns
 
+    def gpu_of(self, process: int, device: int) -> Gpu | None:
+        """The GPU behind a process's CUDA device; without a map the only kind there is, else None."""
+        number = self.recording.gpu_of_device.get((process, device))
+        if number is not None:
+            return next((gpu for gpu in self.recording.gpus if gpu.device == number), None)
+        names = {gpu.name for gpu in self.recording.gpus}
+        return self.recording.gpus[0] if len(names) == 1 else None
+
     def frame(self, table: str) -> pd.DataFrame:
         """A table as a DataFrame: `kernels`, `copies`, `calls`, `waits`, `ranges`, ...
 

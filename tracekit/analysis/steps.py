@@ -1,4 +1,4 @@
-"""Decode steps: the instances of an NVTX range, or the replays of one graph, and where each one's time goes."""
+"""Decode steps: the instances of an NVTX range or the replays of one graph, and where their time goes."""
 
 from __future__ import annotations
 
@@ -76,13 +76,22 @@ class Steps:
     @property
     def periods_ns(self) -> NDArray[np.int64]:
         """From the start of each step to the start of the next; one fewer than steps."""
-        return np.diff(np.array([step.start_ns for step in self.steps], dtype=np.int64))
+        starts = np.array([step.start_ns for step in self.steps], dtype=np.int64)
+        return starts[1:] - starts[:-1]
 
     @property
     def typical(self) -> Step:
         """The step of median span: a real one, whose budget adds up (of an even number, the shorter)."""
         order = np.argsort(self.spans_ns, kind="stable")
         return self.steps[int(order[(len(order) - 1) // 2])]
+
+    def find_ranges(self, trace: Trace, domain: str) -> tuple[str, ...]:
+        """Names, without the domain, of the domain's ranges that launched the typical step."""
+        chosen = [i for i, name in enumerate(trace.range_names) if name.startswith(f"{domain}:")]
+        members = find_members(trace, np.flatnonzero(np.isin(trace.ranges.name, chosen)))
+        rows = members.range_row[np.isin(members.kernel, self.typical.kernels)]
+        names = [trace.range_names[code] for code in np.unique(trace.ranges.name[rows])]
+        return tuple(name.removeprefix(f"{domain}:") for name in names)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,11 +124,18 @@ def render_table(table: Table) -> str:
 def render_json(
     estimates: Sequence[StepEstimate], what_ifs: Sequence[WhatIf] = (), *, kernels: bool = False
 ) -> str:
-    """One document of format tracekit.estimate/1; times in nanoseconds, a what-if's g is the first.
+    """One document of format tracekit.estimate/1."""
+    return json.dumps(estimate_document(estimates, what_ifs, kernels=kernels), indent=1)
+
+
+def estimate_document(
+    estimates: Sequence[StepEstimate], what_ifs: Sequence[WhatIf] = (), *, kernels: bool = False
+) -> dict[str, Any]:
+    """The estimates as plain data; times in nanoseconds, a what-if's g is the first.
 
     `kernel_list` is null unless `kernels`.
     """
-    document = {
+    return {
         "format": FORMAT,
         "steps": [_step_document(estimate, kernels) for estimate in estimates],
         "what_if": [
@@ -136,7 +143,6 @@ def render_json(
             for w in what_ifs
         ],
     }
-    return json.dumps(document, indent=1)
 
 
 def render_csv(estimates: Sequence[StepEstimate]) -> str:
@@ -146,7 +152,7 @@ def render_csv(estimates: Sequence[StepEstimate]) -> str:
         "data_bytes data_ns launched_ns gap_ns additive_ns additive_gap_share max_ns max_gap_share"
     )
     rows = (_csv_row(estimate, gap) for estimate in estimates for gap in estimate.gaps)
-    return _write_csv(tuple(heads.split()), rows)
+    return write_csv(tuple(heads.split()), rows)
 
 
 def render_kernels_csv(estimates: Sequence[StepEstimate]) -> str:
@@ -164,7 +170,7 @@ def render_kernels_csv(estimates: Sequence[StepEstimate]) -> str:
         for estimate in estimates
         for timed in estimate.kernels
     )
-    return _write_csv(heads, rows)
+    return write_csv(heads, rows)
 
 
 def _step_row(estimate: StepEstimate) -> tuple[str, ...]:
@@ -213,7 +219,8 @@ def _csv_row(estimate: StepEstimate, gap: GapEstimate) -> tuple[object, ...]:
     )
 
 
-def _write_csv(heads: tuple[str, ...], rows: Any) -> str:
+def write_csv(heads: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    """Rows under their heads, lines ended by a line feed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heads)

@@ -51,21 +51,21 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Tracing:
-    """What tracing added to a step: traced minus untraced, and the same a kernel."""
+    """What tracing added to a step: the traced span and period beside the untraced time of a step.
+
+    An untraced time is taken over many steps, so it is a period; `period_ns` is None for a single step.
+    """
 
     untraced_ns: float
-    traced_ns: float
+    span_ns: float
+    period_ns: float | None
     kernels: int
 
     @property
-    def added_ns(self) -> float:
-        """Negative where the untraced time was longer: then it was not the same work."""
-        return self.traced_ns - self.untraced_ns
-
-    @property
     def added_per_kernel_ns(self) -> float:
-        """The added time over the step's kernels."""
-        return self.added_ns / self.kernels
+        """What the span has more than the untraced step, over its kernels; negative: not the same work,
+        or the untraced steps had time between them."""
+        return (self.span_ns - self.untraced_ns) / self.kernels
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,8 @@ def _target(steps: Steps, untraced_ns: float | None) -> tuple[str, float]:
 def _tracing(steps: Steps, untraced_ns: float | None) -> Tracing | None:
     if untraced_ns is None:
         return None
-    return Tracing(untraced_ns, float(steps.typical.budget.span_ns), len(steps.typical.kernels))
+    period_ns = float(np.median(steps.periods_ns)) if len(steps.periods_ns) else None
+    return Tracing(untraced_ns, steps.typical.budget.span_ns, period_ns, len(steps.typical.kernels))
 
 
 def _inner(boundaries: Boundaries, step: Step) -> NDArray[np.intp]:

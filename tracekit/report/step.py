@@ -178,13 +178,14 @@ def _tracing_lines(step: MeasuredStep) -> list[str]:
     tracing = step.tracing
     if tracing is None:
         return ["What tracing added is unknown: give the untraced time of a step with --untraced-us."]
+    added = tracing.span_ns - tracing.untraced_ns
     line = (
-        f"Tracing added {format_ns(tracing.added_ns, signed=True)} to the step's untraced "
-        f"{format_ns(tracing.untraced_ns)}: {format_ns(tracing.added_per_kernel_ns, signed=True)} a kernel."
+        f"Untraced a step takes {format_ns(tracing.untraced_ns)}. Traced, its span is "
+        f"{format_ns(added, signed=True)} ({format_ns(tracing.added_per_kernel_ns, signed=True)} a kernel)"
     )
-    if tracing.added_ns < 0:
-        line += " Negative: the untraced time holds more than the step's span, or was not the same work."
-    return [line]
+    if tracing.period_ns is None:
+        return [f"{line}."]
+    return [f"{line}, from start to start {format_ns(tracing.period_ns - tracing.untraced_ns, signed=True)}."]
 
 
 def _more_kernels(step: MeasuredStep) -> str:

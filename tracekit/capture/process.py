@@ -36,12 +36,12 @@ def run_logged(
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     started_ns = time.perf_counter_ns()
-    for line in (process := _start(argv, environment)).stdout or ():
-        if keep(text := line.rstrip()):
-            tail.append(text)
-            echo(text)
-    returncode = process.wait()
-    return Finished(returncode, tuple(tail), time.perf_counter_ns() - started_ns)
+    with _start(argv, environment) as process:
+        for line in process.stdout or ():
+            if keep(text := line.rstrip()):
+                tail.append(text)
+                echo(text)
+    return Finished(process.returncode, tuple(tail), time.perf_counter_ns() - started_ns)
 
 
 def _start(argv: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[str]:

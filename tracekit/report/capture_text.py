@@ -62,7 +62,8 @@ def recording_text(recording: Recording) -> str:
 
 def calibration_text(calibration: Calibration) -> str:
     """The figures with their spread, a line each; the curve is in the file."""
-    rows = [("GPU", f"{calibration.gpu}, driver {calibration.driver}, CUDA {calibration.cuda}")]
+    driver, cuda = calibration.driver or "unknown", calibration.cuda or "unknown"
+    rows = [("GPU", f"{calibration.gpu}, driver {driver}, CUDA {cuda}")]
     rows.append(("read", _bandwidth(calibration.read_bytes_per_s)))
     rows.append(("copy", _bandwidth(calibration.copy_bytes_per_s)))
     rows += [(f"boundary cost, {mode}", _time(cost)) for mode, cost in calibration.boundary_cost_ns.items()]

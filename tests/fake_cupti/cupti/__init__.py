@@ -1,0 +1,1 @@
+"""Stands for NVIDIA's cupti-python where there is no GPU."""

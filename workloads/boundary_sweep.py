@@ -116,7 +116,7 @@ def run(options: Options) -> Result:
         facts["share_of_read"][size_name(layer_bytes)] = _share_of_read(
             shape, timings, facts["read_bytes_per_s"]
         )
-    if share < SHARE_TO_REACH:
+    if share < SHARE_TO_REACH and options.largest_bytes == LARGEST_BYTES:
         print(
             f"note: the largest layer reaches {100 * share:.0f} % of the read bandwidth: try another --block"
         )

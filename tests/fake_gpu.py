@@ -122,9 +122,9 @@ class FakeDriver:
         assert not edges or edges[0].from_port == 1
         return (0,)
 
-    def cuGraphGetEdges(self, graph: int, at_most: int) -> tuple[Any, ...]:  # noqa: N802
-        edges = [SimpleNamespace(type=kind) for kind in self.edges[graph]]
-        return 0, [], [], edges, len(edges)
+    def programmatic_edges(self, graph: int, at_most: int) -> int:
+        assert len(self.edges[graph]) < at_most
+        return sum(self.edges[graph])
 
     def cuGraphInstantiate(self, graph: int, flags: int) -> tuple[int, int]:  # noqa: N802
         return 0, graph
@@ -264,6 +264,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, compute_major: int = 9) -> FakeD
     monkeypatch.setattr(gpus, "import_cupy", lambda: cupy)
     monkeypatch.setattr("workloads.phases.import_cupy", lambda: cupy)
     monkeypatch.setattr(gpus, "import_driver", lambda: driver)
+    monkeypatch.setattr(gpus, "_count_programmatic_edges", driver.programmatic_edges)
 
     def compiled(name: str, architecture: str, defines: dict[str, int] | None = None) -> Compiled:
         return Compiled("", f"{name}:{defines or {}}".encode())

@@ -11,10 +11,10 @@ import pytest
 from tests.fake_nsys import write_nsys
 from tracekit.capture import calibrate, profile, workloads
 from tracekit.capture.calibrate import Plan
+from tracekit.capture.text import calibration_text
 from tracekit.decode import calibration as calibrations
 from tracekit.decode.calibration import Calibration, Measured, load_calibration, save_calibration
 from tracekit.errors import TracekitError, UnknownNameError
-from tracekit.report.capture_text import calibration_text
 
 CHAIN = """
 import json, sys

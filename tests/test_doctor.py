@@ -10,7 +10,7 @@ import pytest
 from tests.fake_nsys import empty_path, write_nsys, write_program
 from tracekit.capture import doctor
 from tracekit.capture.doctor import examine, visible_gpus
-from tracekit.report.capture_text import doctor_csv, doctor_json, doctor_text
+from tracekit.capture.text import doctor_csv, doctor_json, doctor_text
 
 SMI = """\
 #!/bin/sh

@@ -14,8 +14,8 @@ from tracekit import cli_capture
 from tracekit.capture import profile, workloads
 from tracekit.capture.profile import Options, record
 from tracekit.capture.sidecar import read_sidecar
+from tracekit.capture.text import workloads_csv, workloads_json, workloads_text
 from tracekit.errors import CaptureError, TracekitError, UnknownNameError, UsageError
-from tracekit.report.capture_text import workloads_csv, workloads_json, workloads_text
 
 WORKLOAD = '''
 """A workload without a GPU."""

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from tracekit.capture import calibrate as calibration_run
+from tracekit.capture import text as capture_text
 from tracekit.capture.doctor import examine
 from tracekit.capture.profile import Options, Recording, record
 from tracekit.capture.workloads import list_workloads
 from tracekit.decode.calibration import save_calibration
 from tracekit.errors import CaptureError, UsageError
-from tracekit.report import capture_text
 
 # how to read the white space a mode off a trace; an analysis, so whoever has one sets it
 white_space_of: calibration_run.WhiteSpace | None = None

@@ -33,6 +33,7 @@ LARGEST_BYTES = 256 * KIB * KIB
 POOL_BYTES = 4 * KIB**3  # the weights of every size lie in one allocation
 MULTIPLIER = 2_654_435_761  # odd, so that the pattern has the period of the address space
 VECTOR_BYTES = 16
+SHARE_TO_REACH = 0.9
 WORDS = np.uint64(2**32)
 Words = NDArray[np.uint64]
 
@@ -103,6 +104,7 @@ def run(options: Options) -> Result:
     facts = _measure_bandwidths(bench, options)
     timings: list[Timing] = []
     stamps: list[Stamps] = []
+    share = 0.0
     for layer_bytes in sizes(options):
         shape = choose_shape(bench.gpu, options, layer_bytes, bench.pool_bytes)
         expected = expected_output(shape)
@@ -113,6 +115,10 @@ def run(options: Options) -> Result:
         print(size_line(shape, timings, facts["read_bytes_per_s"]))
         facts["share_of_read"][size_name(layer_bytes)] = _share_of_read(
             shape, timings, facts["read_bytes_per_s"]
+        )
+    if share < SHARE_TO_REACH and options.largest_bytes == LARGEST_BYTES:
+        print(
+            f"note: the largest layer reaches {100 * share:.0f} % of the read bandwidth: try another --block"
         )
     facts["sm_clock_mhz"].append(gpus.clock_mhz(bench.gpu, bench.stream, 5))
     return Result(

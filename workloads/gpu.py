@@ -6,6 +6,7 @@ programmatic edges. Both share the device's primary context.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -220,14 +221,31 @@ def _instantiate(graph: Any, kernels: int) -> Graph:
     return Graph(executable, programmatic)
 
 
+class _EdgeData(ctypes.Structure):
+    # CUgraphEdgeData of cuda.h
+    _fields_ = (
+        ("from_port", ctypes.c_ubyte),
+        ("to_port", ctypes.c_ubyte),
+        ("type", ctypes.c_ubyte),
+        ("reserved", ctypes.c_ubyte * 5),
+    )
+
+
 def _count_programmatic_edges(graph: Any, at_most: int) -> int | None:
-    driver = import_driver()
-    # one call with room for every edge: asking for the count alone fails where edges carry data
-    error, _, _, edges, _ = driver.cuGraphGetEdges(graph, at_most)
-    if error:
+    """Asked of the driver itself: cuda-bindings returns edge data that it has already freed."""
+    count = ctypes.c_size_t(at_most)
+    nodes = ctypes.c_void_p * at_most
+    edges = (_EdgeData * at_most)()
+    try:
+        get_edges = ctypes.CDLL("libcuda.so.1").cuGraphGetEdges_v2
+    except (OSError, AttributeError):
         return None
-    programmatic = int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
-    return sum(int(edge.type) == programmatic for edge in edges)
+    # with room for every edge: asking for the count alone fails where edges carry data
+    handle = ctypes.c_void_p(int(graph))
+    if get_edges(handle, nodes(), nodes(), edges, ctypes.byref(count)) != 0:
+        return None
+    programmatic = int(import_driver().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    return sum(int(edge.type) == programmatic for edge in edges[: count.value])
 
 
 def graph_launcher(graph: Graph, stream: Any) -> Callable[[], None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracekit.capture import cupti_tables
 from tracekit.capture.cupti_tables import SCHEMA_VERSION, Row, Strings
 
 # CUpti_ActivityKind, and the numbers that nsys gives to event types and call classes
@@ -51,12 +52,12 @@ class Collected:
         """Everything as tables, with the metadata that says how it was recorded."""
         ranges = _range_rows(self)  # before StringIds: it may still add names
         return {
-            "CUPTI_ACTIVITY_KIND_KERNEL": _by_start(self.kernels),
-            "CUPTI_ACTIVITY_KIND_MEMCPY": _by_start(self.copies),
-            "CUPTI_ACTIVITY_KIND_MEMSET": _by_start(self.memsets),
-            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _by_start(self.replays),
-            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [_with_device(row, self.contexts) for row in self.waits],
-            "CUPTI_ACTIVITY_KIND_RUNTIME": _call_rows(self.calls),
+            cupti_tables.KERNELS: _by_start(self.kernels),
+            cupti_tables.COPIES: _by_start(self.copies),
+            cupti_tables.MEMSETS: _by_start(self.memsets),
+            cupti_tables.REPLAYS: _by_start(self.replays),
+            cupti_tables.WAITS: [_with_device(row, self.contexts) for row in self.waits],
+            cupti_tables.CALLS: _call_rows(self.calls),
             "NVTX_EVENTS": ranges,
             "StringIds": list(self.strings.rows()),
             "TARGET_INFO_GPU": sorted(set(self.gpus)),

@@ -13,20 +13,27 @@ from typing import Any
 SCHEMA_VERSION = "3.20.3"
 Row = tuple[Any, ...]
 
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+REPLAYS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+
 _GPU = "start end deviceId contextId greenContextId streamId correlationId globalPid"
 # a column is INTEGER unless it is named in _TEXT
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     name: tuple(columns.split())
     for name, columns in {
-        "CUPTI_ACTIVITY_KIND_KERNEL": f"{_GPU} demangledName shortName mangledName launchType"
+        KERNELS: f"{_GPU} demangledName shortName mangledName launchType"
         " registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory"
         " localMemoryPerThread"
         " localMemoryTotal gridId graphNodeId",
-        "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_GPU} bytes copyKind srcKind dstKind graphNodeId",
-        "CUPTI_ACTIVITY_KIND_MEMSET": f"{_GPU} value bytes memKind graphNodeId",
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_GPU} graphId graphExecId",
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_GPU} syncType eventId",
-        "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId returnValue",
+        COPIES: f"{_GPU} bytes copyKind srcKind dstKind graphNodeId",
+        MEMSETS: f"{_GPU} value bytes memKind graphNodeId",
+        REPLAYS: f"{_GPU} graphId graphExecId",
+        WAITS: f"{_GPU} syncType eventId",
+        CALLS: "start end eventClass globalTid correlationId nameId returnValue",
         "NVTX_EVENTS": "start end eventType rangeId text globalTid endGlobalTid textId domainId",
         "StringIds": "id value",
         "TARGET_INFO_GPU": "id name memoryBandwidth clockRate smCount l2CacheSize totalMemory"
@@ -38,7 +45,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     }.items()
 }
 _TEXT = {"text", "name", "value"}
-_INTEGER_VALUE = {"CUPTI_ACTIVITY_KIND_MEMSET"}  # whose `value` is the byte that was set
+_INTEGER_VALUE = {MEMSETS}  # whose `value` is the byte that was set
 
 
 class Strings:

@@ -15,7 +15,7 @@ golden: .venv/installed-dev ## renew the golden files after a change that was me
 	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py
 
 bench: .venv/installed ## the README's performance figures
-	$(BIN)/python benchmarks/gaps_speed.py
+	$(BIN)/python -m benchmarks.gaps_speed
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -4,7 +4,7 @@ Prints wall time and peak memory of the whole command (interpreter and imports i
 second, and the ratio to SQLite's own scan of two columns, all in the same run. The file is written
 once into benchmarks/data/ and is in the page cache when the command runs.
 
-    python benchmarks/gaps_speed.py [kernels] [repeats]
+    python -m benchmarks.gaps_speed [kernels] [repeats]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from make_trace import write_trace
+from benchmarks.make_trace import write_trace
 
 DATA = Path(__file__).parent / "data"
 SCAN = "SELECT count(*), sum(start) FROM CUPTI_ACTIVITY_KIND_KERNEL"

@@ -14,7 +14,7 @@ case $verb in
   export)
     while [ $# -gt 1 ]; do [ "$1" = --output ] && out=$2; shift; done
     [ "$FAKE_NSYS" = bad-export ] && { echo "libdw.so.1: cannot open shared object file"; exit 1; }
-    cat "$1" > "$out"; exit 0;;
+    cat "${FAKE_NSYS_EXPORT:-$1}" > "$out"; exit 0;;
 esac
 echo "Collecting data..."
 while [ $# -gt 0 ]; do

@@ -185,11 +185,16 @@ def test_the_workloads_are_listed_with_what_is_wrong_with_them(monkeypatch: pyte
         workloads.find_workload("broken")
 
 
+SAMPLE = Path(__file__).parents[1] / "sample_traces" / "pdl_chain_node.sqlite"
+
+
 def run_command(*words: str) -> None:
-    """The commands as the command line registers them, without its error handling."""
+    """The commands as the command line registers them, without its error handling; the fake nsys
+    exports a real trace."""
     app = typer.Typer()
     cli_capture.register(app)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+        patch.setenv("FAKE_NSYS_EXPORT", str(SAMPLE))
         app(list(words))
     assert not stop.value.code
 
@@ -199,7 +204,8 @@ def test_profile_leaves_a_workloads_own_options_to_it(capsys: pytest.CaptureFixt
 
     written = capsys.readouterr()
     assert "words --repeats 1 --layers 7 --size 3 --result" in written.err
-    assert written.out.split() == ["trace", "x.sqlite", "sidecar", "x.tracekit.json"]
+    assert written.out.split()[:4] == ["trace", "x.sqlite", "sidecar", "x.tracekit.json"]
+    assert "x.sqlite: NVIDIA H200" in written.out
 
 
 def test_profile_takes_any_command_line_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,16 +10,16 @@ from typing import Annotated
 
 import typer
 
+from tracekit.analysis.gaps import gaps as measure_gaps
 from tracekit.capture import calibrate as calibration_run
 from tracekit.capture import text as capture_text
 from tracekit.capture.doctor import examine
 from tracekit.capture.profile import Options, Recording, record
 from tracekit.capture.workloads import list_workloads
-from tracekit.decode.calibration import save_calibration
+from tracekit.cli_gaps import show_gaps
+from tracekit.decode.calibration import Measured, save_calibration
 from tracekit.errors import CaptureError, UsageError
-
-# how to read the white space a mode off a trace; an analysis, so whoever has one sets it
-white_space_of: calibration_run.WhiteSpace | None = None
+from tracekit.readers import read
 
 
 class Backend(StrEnum):
@@ -91,6 +91,8 @@ def profile(
         ),
     )
     print(capture_text.recording_text(recording))
+    if recording.trace is not None:
+        print(show_gaps(recording.trace, "range"), end="")
 
 
 def run_profile(words: list[str], options: Options) -> Recording:
@@ -142,9 +144,21 @@ def calibrate(
     if output.exists() and not force:
         raise CaptureError(f"{output} exists: choose another --output, or overwrite it with --force")
     plan = calibration_run.Plan(backend=backend.value, traced=traced)
-    calibration = calibration_run.calibrate(plan, _progress, white_space_of)
+    calibration = calibration_run.calibrate(plan, _progress, read_white_space)
     save_calibration(calibration, output)
     print(output.read_text().rstrip() if as_json else capture_text.calibration_text(calibration))
+
+
+def read_white_space(trace: Path) -> dict[str, Measured]:
+    """The gap of each mode of the chain in a trace: median, p10 and p90, by its NVTX range."""
+    report = measure_gaps(read(trace), by="range")
+    found = {}
+    for row in report.rows:
+        mode = str(row.key["range"]).removeprefix("tracekit:")
+        where = "replay" if mode.startswith("graph") else "launch"
+        if mode in calibration_run.MODES and row.where == where:
+            found[mode] = Measured(row.gap_ns.median, row.gap_ns.p10, row.gap_ns.p90, row.boundaries)
+    return found
 
 
 def _progress(line: str) -> None:

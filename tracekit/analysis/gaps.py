@@ -13,6 +13,7 @@ from tracekit.analysis.attribution import find_members, match_ranges
 from tracekit.analysis.boundaries import Boundaries, Causes, find_boundaries, find_causes
 from tracekit.analysis.checks import check_recording
 from tracekit.analysis.idle import DeviceTime, GpuTime, measure_busy
+from tracekit.analysis.perturbation import Perturbation
 from tracekit.analysis.stats import Distribution, count_by, detect_tick, group, sum_by
 from tracekit.codes import encode_rows
 from tracekit.errors import UnanswerableError, UnknownNameError
@@ -98,6 +99,7 @@ class GapReport:
     gpus: tuple[GpuTime, ...]
     rows: tuple[GapRow, ...]
     warnings: tuple[TraceWarning, ...]
+    perturbation: tuple[Perturbation, ...] = ()  # where a sidecar of the recording knows it
 
     @property
     def table(self) -> pd.DataFrame:

@@ -30,6 +30,7 @@ def gaps_document(report: GapReport) -> Document:
         "selection": _selection(report),
         "rows": [_row(row) for row in report.rows],
         "warnings": [asdict(warning) for warning in report.warnings],
+        "perturbation": [asdict(p) | {"added_ns": p.added_ns} for p in report.perturbation],
     }
 
 

@@ -201,6 +201,8 @@ def _gap(median_ns: float, tick_ns: int | None) -> str:
 
 def _traced_how(report: GapReport) -> str:
     mode = report.recording.graph_trace
+    if report.perturbation:
+        return _perturbation(report)
     if mode == "node":
         return (
             "Recorded with node-level graph tracing, which itself lengthens every kernel of a replay; by how "
@@ -211,6 +213,17 @@ def _traced_how(report: GapReport) -> str:
     return (
         "Tracing adds to what it measures; by how much is known only where the work was also timed untraced."
     )
+
+
+def _perturbation(report: GapReport) -> str:
+    level = report.perturbation[0].level
+    each = [
+        f"{format_ns(p.added_ns, signed=True)} in {printable(p.range_name)} "
+        f"(untraced {format_ns(p.untraced_ns)})"
+        for p in report.perturbation
+    ]
+    shown = ", ".join(each[:4]) + (f" and {len(each) - 4} more" if len(each) > 4 else "")
+    return f"What {level}-level tracing added to each kernel, measured when this was recorded: {shown}."
 
 
 # Tables
@@ -228,6 +241,9 @@ def _table(report: GapReport, rows: Sequence[GapRow], width: int) -> Table:
     for column in ("bounds", "median", "p10", "p90", "head", "overlap", "white space", "of it"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("main cause", no_wrap=True)
+    added = {p.range_name: format_ns(p.added_ns, signed=True) for p in report.perturbation}
+    if added and report.by == "range":
+        table.add_column("tracing", justify="right", no_wrap=True)
     total = sum(row.white_ns for row in report.rows)
     for row in rows:
         key = [
@@ -235,7 +251,10 @@ def _table(report: GapReport, rows: Sequence[GapRow], width: int) -> Table:
             for v in row.key.values()
         ]
         spelled = ["\n> ".join(key)] if pair else key
-        table.add_row(*(Text(cell) for cell in (*spelled, *_cells(row, total))))
+        cells = [*spelled, *_cells(row, total)]
+        if added and report.by == "range":
+            cells.append(added.get(str(row.key["range"]), "-"))
+        table.add_row(*map(Text, cells))
     return table
 
 

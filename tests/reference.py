@@ -41,6 +41,10 @@ class Call:
     thread: int
     id: int | None
 
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
 
 @dataclass(eq=False)
 class Activity:
@@ -122,6 +126,10 @@ class Selection:
     ranges: tuple[str, ...] | None = None  # full names
 
 
+Launched = dict[tuple[int, int | None], list[tuple[int, Activity]]]
+"""By process and thread (None: by process alone), in order of the call: its start and the kernel."""
+
+
 @dataclass
 class Group:
     key: Row
@@ -144,21 +152,12 @@ def reference(path: Path, by: str, selection: Selection = Selection()) -> Docume
     return open_reference(path, selection).document(path.name, by)
 
 
-TABLES = [
-    "StringIds",
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-    "NVTX_EVENTS",
-    "TARGET_INFO_GPU",
-    "TARGET_INFO_CUDA_DEVICE",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
-    "META_DATA_CAPTURE",
-]
+TABLES = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in (
+    "KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE"
+)] + [
+    "StringIds", "NVTX_EVENTS", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
+    "META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE",
+]  # fmt: skip
 
 
 class _File:
@@ -494,35 +493,24 @@ class Reference:
     def _group_by_range(
         self, kernels: list[Activity], into: dict[Activity, Boundary], group: Callable[[Row, str], Group]
     ) -> None:
-        by_name = defaultdict(list)
-        for r in self._chosen_ranges():
-            by_name[r.name].append(r)
-        for name, ranges in by_name.items():
-            for kernel, owners in self._owners(kernels, ranges):
-                b = into.get(kernel)
-                inside = b is not None and any(r.owns(b.previous) for r in owners)
-                where = "replay" if b and inside and b.replay else "launch"
-                group({"range": name}, where).kernels.add(kernel)
-                if b and inside:
-                    group({"range": name}, where).boundaries.append(b)
-
-    @staticmethod
-    def _owners(kernels: list[Activity], ranges: list[Range]) -> Iterable[tuple[Activity, list[Range]]]:
-        """Each kernel of any of the ranges, with those that own it."""
-        launched: dict[object, list[tuple[int, Activity]]] = defaultdict(list)
+        launched: Launched = defaultdict(list)
         for kernel in kernels:
             if kernel.call is not None:
                 for thread in (None, kernel.call.thread):
                     launched[kernel.call.process, thread].append((kernel.call.start, kernel))
         for listed in launched.values():
             listed.sort(key=itemgetter(0))
-        owners = defaultdict(list)
-        for r in ranges:
-            listed = launched.get((r.process, r.thread), [])
-            low, high = (bisect_left(listed, edge, key=itemgetter(0)) for edge in (r.start, r.end))
-            for _, kernel in listed[low:high]:
-                owners[kernel].append(r)
-        return owners.items()
+        by_name = defaultdict(list)
+        for r in self._chosen_ranges():
+            by_name[r.name].append(r)
+        for name, ranges in by_name.items():
+            for kernel, owners in _owners(launched, ranges):
+                b = into.get(kernel)
+                inside = b is not None and any(r.owns(b.previous) for r in owners)
+                where = "replay" if b and inside and b.replay else "launch"
+                group({"range": name}, where).kernels.add(kernel)
+                if b and inside:
+                    group({"range": name}, where).boundaries.append(b)
 
     def _key(self, by: str, kernel: Activity) -> Row | None:
         before = self._before.get(kernel)
@@ -542,6 +530,17 @@ class Reference:
         if not hasattr(self, "_before_of"):
             self._before_of = {b.next: b.previous for b in self.boundaries}
         return self._before_of
+
+
+def _owners(launched: Launched, ranges: list[Range]) -> Iterable[tuple[Activity, list[Range]]]:
+    """Each kernel of any of the ranges, with those that own it."""
+    owners = defaultdict(list)
+    for r in ranges:
+        listed = launched.get((r.process, r.thread), [])
+        low, high = (bisect_left(listed, edge, key=itemgetter(0)) for edge in (r.start, r.end))
+        for _, kernel in listed[low:high]:
+            owners[kernel].append(r)
+    return owners.items()
 
 
 def _row(group: Group) -> Document:
@@ -573,6 +572,11 @@ def _row(group: Group) -> Document:
         "kernel_ns": {"median": percentile(lengths, 50), "sum": sum(lengths)},
         "causes_ns": causes if where == "launch" else None,
     }
+
+
+def reach(intervals: Sequence[Activity | Call]) -> int:
+    """From the first start to the last end."""
+    return max(i.end for i in intervals) - min(i.start for i in intervals) if intervals else 0
 
 
 def percentile(ordered: Sequence[int], percent: int) -> float:

@@ -22,6 +22,12 @@ class Outcome(NamedTuple):
     out: str
     err: str
 
+    @property
+    def document(self) -> Document:
+        """The JSON document printed."""
+        document: Document = json.loads(self.out)
+        return document
+
 
 def run(*arguments: object) -> Outcome:
     """Run `tracekit ARGUMENTS`."""
@@ -35,8 +41,7 @@ def gaps(path: Path, by: str = "none", *options: object) -> Document:
     """The document of `tracekit gaps PATH --by BY --json OPTIONS`."""
     outcome = run("gaps", path, "--by", by, "--json", *options)
     assert outcome.code == 0, outcome.err
-    document: Document = json.loads(outcome.out)
-    return document
+    return outcome.document
 
 
 def row(document: Document, where: str = "launch", **key: object) -> Document:

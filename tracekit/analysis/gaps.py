@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
@@ -83,6 +84,7 @@ class GapRow:
     overlapping: int
     interrupted: int
     head_ns: float | None
+    overlapping_median_ns: float | None  # of the negative gaps alone
     gap_ns: Distribution
     white_ns: int
     overlap_ns: int
@@ -152,7 +154,7 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
     )
 
 
-COUNTS = ("kernels", "boundaries", "overlapping", "interrupted", "head_ns")
+COUNTS = ("kernels", "boundaries", "overlapping", "interrupted", "head_ns", "overlapping_median_ns")
 SUMS = ("white_ns", "overlap_ns", "kernel_median_ns", "kernel_sum_ns")
 
 
@@ -384,7 +386,8 @@ def _rows_of(
     gap = group(code, gap_ns, groups)
     duration = group(grouping.code, _durations(trace, grouping.kernel), groups)
     is_head = boundaries.head[rows]
-    head = group(code[is_head], gap_ns[is_head], groups).percentiles(0.5)
+    heads = _medians(code, gap_ns, is_head, groups)
+    overlaps = _medians(code, gap_ns, gap_ns < 0, groups)
     counted = {
         "kernels": duration.counts,
         "boundaries": gap.counts,
@@ -396,12 +399,13 @@ def _rows_of(
     }
     split = _split_causes(causes, entered) if causes else None
     columns = {name: values.tolist() for name, values in counted.items()}
-    medians, heads = duration.percentiles(0.5).tolist(), head.tolist()
+    medians = duration.percentiles(0.5).tolist()
     return [
         GapRow(
             key=grouping.keys(g),
             where=where,
-            head_ns=heads[g] if where == "replay" and heads[g] == heads[g] else None,
+            head_ns=heads[g] if where == "replay" else None,
+            overlapping_median_ns=overlaps[g],
             gap_ns=distribution,
             kernel_median_ns=medians[g],
             causes_ns={cause: values[g] for cause, values in split.items()} if split else None,
@@ -410,6 +414,12 @@ def _rows_of(
         for g, distribution in enumerate(gap.distributions())
         if distribution is not None
     ]
+
+
+def _medians(code: Codes, gap_ns: NDArray[np.int64], mask: Mask, groups: int) -> list[float | None]:
+    """The median of the marked gaps of each group, None where it has none."""
+    medians = group(code[mask], gap_ns[mask], groups).percentiles(0.5).tolist()
+    return [None if math.isnan(median) else median for median in medians]
 
 
 def _split_causes(causes: Causes, entered: _Grouping) -> dict[str, list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -157,7 +159,7 @@ def assert_possible(table: Table, run: Run, done: Simulation) -> None:
     """Parts in order, a worker does one thing at a time, no wait ends too early, the path adds up."""
     for number in range(run.workers):
         own = done.worker(number)
-        for before, after in zip(own, own[1:], strict=False):
+        for before, after in itertools.pairwise(own):
             assert before.end_ns <= after.wait_ns
             assert before.end_ns <= after.execute_ns
     for task in done.tasks:
@@ -176,7 +178,7 @@ def assert_path(run: Run, done: Simulation) -> None:
     by_number = {task.instruction: task for task in done.tasks}
     path = [by_number[number] for number in done.critical_path]
     assert path[-1].end_ns == done.makespan_ns
-    for before, after in zip(path, path[1:], strict=False):
+    for before, after in itertools.pairwise(path):
         assert before.end_ns <= after.execute_ns
         # nothing on the path stands still longer than fetching and seeing the counter take
         assert after.execute_ns - before.end_ns <= run.costs.fetch_ns + run.costs.wait_ns

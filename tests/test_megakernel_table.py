@@ -88,7 +88,14 @@ def test_a_local_wait_is_dropped_where_the_worker_runs_the_producer_itself() -> 
     table = chain_table(ChainShape(layers=2, size=8, blocks=2, deps=Deps.BLOCK))
 
     assert [i.dependencies for i in drop_local_dependencies(table, 2).instructions] == [()] * 4
-    assert drop_local_dependencies(table, 3) == table
+    assert [i.signals for i in drop_local_dependencies(table, 2).instructions] == [None] * 4
+    assert [i.dependencies for i in drop_local_dependencies(table, 3).instructions] == [
+        (),
+        (),
+        (on(0),),
+        (on(1),),
+    ]
+    assert [i.signals for i in drop_local_dependencies(table, 3).instructions] == [0, 1, None, None]
 
 
 # What the checker refuses

@@ -1,7 +1,7 @@
 """Refuses tables that could hang: the two conditions of the handbook, and what makes a wait impossible.
 
-Every wait must be met by instructions with smaller numbers, and every block of the grid must be resident. Then
-the unfinished instruction with the smallest number can always run, so something always moves on.
+Every wait must be met by instructions with smaller numbers, and every block of the grid must be resident.
+Then the unfinished instruction with the smallest number can always run, so something always moves on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_table(table: Table, grid: Grid) -> None:
     """
     producers = table.producers()
     for number, instruction in enumerate(table.instructions):
-        if not 0 <= instruction.signals < table.counters:
+        if instruction.signals is not None and not 0 <= instruction.signals < table.counters:
             raise TableError(f"instruction {number} signals {_missing(table, instruction.signals)}")
         for dependency in instruction.dependencies:
             _check_dependency(table, producers, number, dependency)
@@ -62,8 +62,9 @@ def _not_earlier(table: Table, producers: list[list[int]], number: int, wait: De
         else f"a worker whose turn is {number} before {later} waits for itself"
     )
     return (
-        f"instruction {number} waits for counter {wait.counter} to reach {wait.count}, which needs instruction"
-        f" {later}, and that number is not smaller: {shown}; order the table so that producers come first"
+        f"instruction {number} waits for counter {wait.counter} to reach {wait.count}, which needs"
+        f" instruction {later}, and that number is not smaller: {shown};"
+        " order the table so that producers come first"
     )
 
 

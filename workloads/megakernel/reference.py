@@ -40,7 +40,9 @@ def run_table(table: Table, numbers: Numbers, choose: Choose | None = None) -> F
             raise TableError(f"deadlock: instruction {left[0]} and {len(left) - 1} more can never run")
         number = choose(ready) if choose else ready[0]
         _execute(table.instructions[number], numbers, buffers)
-        counters[table.instructions[number].signals] += 1
+        signals = table.instructions[number].signals
+        if signals is not None:
+            counters[signals] += 1
         left.remove(number)
     return buffers[table.instructions[-1].operands.layer % 2]
 

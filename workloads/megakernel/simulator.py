@@ -194,7 +194,7 @@ class _State:
 
     def _signal(self, now_ns: int, number: int, by: int) -> None:
         counter = self.table.instructions[number].signals
-        if not 0 <= counter < len(self.counters):
+        if counter is None or not 0 <= counter < len(self.counters):
             return
         self.counters[counter] += 1
         for waiting in self.waiting.pop(counter, []):

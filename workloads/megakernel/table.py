@@ -60,12 +60,12 @@ class LayerOperands:
 
 @dataclass(frozen=True)
 class Instruction:
-    """`signals` is the counter that the instruction adds one to when it is done."""
+    """`signals` is the counter that the instruction adds one to when it is done; None: nobody waits."""
 
     opcode: Opcode
     operands: LayerOperands
     dependencies: tuple[Dependency, ...]
-    signals: int
+    signals: int | None
 
     @property
     def name(self) -> str:
@@ -87,8 +87,9 @@ class Table:
         """For each counter the instructions that signal it, in order; unknown counters are left out."""
         signalled: list[list[int]] = [[] for _ in range(self.counters)]
         for number, instruction in enumerate(self.instructions):
-            if 0 <= instruction.signals < self.counters:
-                signalled[instruction.signals].append(number)
+            counter = instruction.signals
+            if counter is not None and 0 <= counter < self.counters:
+                signalled[counter].append(number)
         return signalled
 
 
@@ -127,7 +128,7 @@ def chain_table(shape: ChainShape) -> Table:
 
 
 def drop_local_dependencies(table: Table, workers: int) -> Table:
-    """The table without the waits that the order of a worker's own instructions already fulfils.
+    """The table without the waits that a worker's own order fulfils, and without signals for nobody.
 
     Holds for instructions by stride only: worker w runs w, w + workers, ... in turn.
     """
@@ -136,14 +137,16 @@ def drop_local_dependencies(table: Table, workers: int) -> Table:
     def is_local(dependency: Dependency, number: int) -> bool:
         return all(p < number and p % workers == number % workers for p in producers[dependency.counter])
 
+    kept = [
+        tuple(d for d in instruction.dependencies if not is_local(d, number))
+        for number, instruction in enumerate(table.instructions)
+    ]
+    waited = {dependency.counter for dependencies in kept for dependency in dependencies}
     return replace(
         table,
         instructions=tuple(
-            replace(
-                instruction,
-                dependencies=tuple(d for d in instruction.dependencies if not is_local(d, number)),
-            )
-            for number, instruction in enumerate(table.instructions)
+            replace(i, dependencies=d, signals=i.signals if i.signals in waited else None)
+            for i, d in zip(table.instructions, kept, strict=True)
         ),
     )
 
@@ -173,6 +176,6 @@ def _chain_dependencies(shape: ChainShape, layer: int, block: int) -> tuple[Depe
 def _needed_blocks(shape: ChainShape, block: int) -> list[int]:
     if shape.deps is Deps.LAYER:
         return list(range(shape.blocks))
-    # the block that wrote what this one reads, and the block that read what this one overwrites: two layers ago
-    # this buffer held the previous layer's input
+    # the block that wrote what this one reads, and the one that read what this one overwrites: the buffer
+    # written here held the previous layer's input
     return sorted({(block + shape.rotate) % shape.blocks, (block - shape.rotate) % shape.blocks})

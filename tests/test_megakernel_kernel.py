@@ -14,34 +14,13 @@ from tests import fake_gpu
 from tests.fake_gpu import Launched, memory
 from workloads.errors import WorkloadError, WrongResultError
 from workloads.megakernel import gpu as megakernels
-from workloads.megakernel.gpu import Build, Poll, Prefetch, Schedule, StoppedError, check_build
+from workloads.megakernel.gpu import JOB, Build, Poll, Prefetch, Schedule, StoppedError, check_build
 from workloads.megakernel.packing import DEPENDENCY, INSTRUCTION, pack
 from workloads.megakernel.table import ChainShape, Deps, Opcode, TableError, chain_table
 from workloads.megakernel.tasks import tasks_document
 from workloads.megakernel.workload import Options, run
 from workloads.nvrtc import FOLDER, compile_file
 
-JOB = (
-    "program",
-    "dependencies",
-    "instructions",
-    "counters",
-    "queue",
-    "epoch",
-    "start",
-    "buffer_0",
-    "buffer_1",
-    "weights",
-    "biases",
-    "size",
-    "report",
-    "timeout_ns",
-    "records",
-    "capacity",
-    "blocks",
-    "chaos_seed",
-    "chaos_ns",
-)
 SMALL = Options(layers=4, size=256, blocks=4, vector=2, workers=2, forwards=2, repeats=2)
 
 

@@ -24,6 +24,27 @@ QUEUE_HEADS = 1024  # a run claims from its own; cleared together when they are 
 SHARED_BYTES = 48 * 1024
 WORD = np.dtype(np.uint32).itemsize
 LINE_BYTES = 128
+JOB = (  # the fields of megakernel.cu's `struct Job`, 8 bytes each
+    "program",
+    "dependencies",
+    "instructions",
+    "counters",
+    "queue",
+    "epoch",
+    "start",
+    "buffer_0",
+    "buffer_1",
+    "weights",
+    "biases",
+    "size",
+    "report",
+    "timeout_ns",
+    "records",
+    "capacity",
+    "blocks",
+    "chaos_seed",
+    "chaos_ns",
+)
 
 
 class Prefetch(StrEnum):
@@ -123,17 +144,17 @@ class Megakernel:
     def __init__(self, gpu: Gpu, build: Build, limits: Limits, workers: int) -> None:
         self.build, self.limits, self.workers = build, limits, workers
         self._kernels = gpus.load_kernels(gpu, FILE, [KERNEL], build.defines)
+        self._function = self._kernels.functions[KERNEL]
         self._multiprocessors = gpu.multiprocessors
         self._epoch = 0
+        self._config: tuple[int, Any] | None = None  # of the stream it was made for
 
     @property
     def grid(self) -> Grid:
         """The workers, and how many of them can be resident: what the checker asks for."""
         driver = gpus.import_driver()
         blocks = gpus.call(
-            driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                self._kernels.functions[KERNEL], self.build.block, 0
-            )
+            driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self._function, self.build.block, 0)
         )
         return Grid(self.workers, blocks * self._multiprocessors)
 
@@ -160,47 +181,61 @@ class Megakernel:
         self._queue = cupy.zeros(QUEUE_HEADS, dtype=np.uint32)
         self._report = cupy.zeros(REPORT_WORDS, dtype=np.int32)
         self._epoch = 0
+        fields = self._fields()
+        self._job = np.array([fields[name] for name in JOB], dtype=np.uint64)
+        self._parameters = np.array([self._job.ctypes.data], dtype=np.uint64)
         cupy.cuda.Device().synchronize()  # uploads and clearing ran on another stream
 
     def launch(self, stream: Any, chaos_seed: int = 0) -> None:
         """Enqueue one run. The launch is cooperative: it fails where the grid cannot all be resident."""
-        driver = gpus.import_driver()
         head = self._epoch % QUEUE_HEADS
         if head == 0:
             self._queue.data.memset_async(0, self._queue.nbytes, stream)
-        arguments = Arguments(*self._job(head, chaos_seed))
-        launch = Launch(self._kernels.functions[KERNEL], self.workers, self.build.block, arguments)
+        # the driver copies the job when it is called, so one array serves all launches
+        self._job[JOB.index("queue")] = self._queue.data.ptr + WORD * head
+        self._job[JOB.index("epoch")] = self._epoch
+        self._job[JOB.index("chaos_seed")] = chaos_seed
+        if self._config is None or self._config[0] != stream.ptr:
+            self._config = (stream.ptr, self._cooperative(stream))
+        launch_kernel = gpus.import_driver().cuLaunchKernelEx
+        gpus.call(launch_kernel(self._config[1], self._function, self._parameters.ctypes.data, 0))
+        self._epoch += 1
+
+    def _cooperative(self, stream: Any) -> Any:
+        driver = gpus.import_driver()
+        launch = Launch(self._function, self.workers, self.build.block, Arguments())
         config = gpus.launch_config(launch, stream, pdl=False)
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         attribute.value.cooperative = 1
         config.attrs = [attribute]
         config.numAttrs = 1
-        gpus.call(driver.cuLaunchKernelEx(config, launch.function, arguments.address, 0))
-        self._epoch += 1
+        return config
 
-    def _job(self, head: int, chaos_seed: int) -> tuple[int, ...]:
-        """The fields of `struct Job`, in its order."""
-        return (
-            self._program.data.ptr,
-            self._dependencies.data.ptr,
-            self._instructions,
-            self._counters.data.ptr,
-            self._queue.data.ptr + WORD * head,
-            self._epoch,
-            self._start.data.ptr,
-            *(buffer.data.ptr for buffer in self._buffers),
-            self._weights.data.ptr,
-            self._biases.data.ptr,
-            self._size,
-            self._report.data.ptr,
-            self.limits.timeout_ns,
-            self._records.data.ptr,
-            self._capacity,
-            self._blocks.data.ptr,
-            chaos_seed,
-            max(self.limits.chaos_ns, 1),
-        )
+    def _fields(self) -> dict[str, int]:
+        """`struct Job`; what changes from launch to launch is 0."""
+        arrays = {
+            "program": self._program,
+            "dependencies": self._dependencies,
+            "counters": self._counters,
+            "start": self._start,
+            "buffer_0": self._buffers[0],
+            "buffer_1": self._buffers[1],
+            "weights": self._weights,
+            "biases": self._biases,
+            "report": self._report,
+            "records": self._records,
+            "blocks": self._blocks,
+        }
+        values = {
+            "instructions": self._instructions,
+            "size": self._size,
+            "timeout_ns": self.limits.timeout_ns,
+            "capacity": self._capacity,
+            "chaos_ns": max(self.limits.chaos_ns, 1),
+        }
+        changing = dict.fromkeys(("queue", "epoch", "chaos_seed"), 0)
+        return {name: array.data.ptr for name, array in arrays.items()} | values | changing
 
     def poison(self, stream: Any) -> None:
         """Fill both buffers with NaN and forget all records: what was not written shows."""

@@ -44,7 +44,7 @@ constexpr int STOP = 0;  // opcodes: table.Opcode
 constexpr unsigned POLLS_A_CHECK = 256;  // the watchdog looks at the clock this seldom, so that polling stays short
 constexpr u64 STOPPED = ~0ull;
 
-// Every field has 8 bytes, in the order of gpu.Job.
+// Every field has 8 bytes, in the order of gpu.JOB.
 struct Job {
   const int4* program;       // two int4 an instruction, packing.INSTRUCTION; the one after the last is STOP
   const int4* dependencies;  // {counter, count, count of a whole run, -}

@@ -274,29 +274,12 @@ def main(  # noqa: PLR0913, PLR0917 - a command line
     Example: python -m workloads.megakernel --prefetch weights --blocks 16 --vector 4 --timeline
     """
 
+    chosen: dict[str, Any] = dict(locals())
+    del chosen["prefetch"], chosen["result"]
+
     def run_and_write() -> None:
-        counts = {"layers": layers, "size": size, "blocks": blocks, "forwards": forwards, "repeats": repeats}
-        require_sane({**counts, "timeout-ms": timeout_ms, "vector": vector}, 1)
-        options = Options(
-            layers=layers,
-            size=size,
-            blocks=blocks,
-            vector=vector,
-            deps=deps,
-            counters=counters,
-            rotate=rotate,
-            skip_local=skip_local,
-            prefetch=tuple(prefetch or Prefetch),
-            schedule=schedule,
-            poll=poll,
-            workers=workers,
-            counter_bytes=counter_bytes,
-            timeline=timeline,
-            chaos=chaos,
-            timeout_ms=timeout_ms,
-            forwards=forwards,
-            repeats=repeats,
-        )
-        write_result(run(options), result)
+        counts = ("layers", "size", "blocks", "vector", "timeout_ms", "forwards", "repeats")
+        require_sane({name.replace("_", "-"): chosen[name] for name in counts}, 1)
+        write_result(run(Options(**chosen, prefetch=tuple(prefetch or Prefetch))), result)
 
     exit_on_error(run_and_write)

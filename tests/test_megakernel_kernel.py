@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from workloads.megakernel.gpu import JOB, Build, Poll, Prefetch, Schedule, Stopp
 from workloads.megakernel.packing import DEPENDENCY, INSTRUCTION, pack
 from workloads.megakernel.table import ChainShape, Deps, Opcode, TableError, chain_table
 from workloads.megakernel.tasks import tasks_document
-from workloads.megakernel.workload import Options, run
+from workloads.megakernel.workload import Options, main, run
 from workloads.nvrtc import FOLDER, compile_file
 
 SMALL = Options(layers=4, size=256, blocks=4, vector=2, workers=2, forwards=2, repeats=2)
@@ -213,6 +215,23 @@ def test_records_become_columns(driver: Any) -> None:
     assert tasks["tasks"]["fetch_ns"][:2] == [64, 384]
     assert tasks["tasks"]["name"] == ["layer"] * 4
     assert tasks["tasks"]["waits"] == []
+
+
+def test_the_command_writes_its_result(driver: Any, tmp_path: Path) -> None:
+    main(
+        layers=3, size=256, blocks=4, workers=2, prefetch=[Prefetch.WEIGHTS], repeats=1, result=tmp_path / "r"
+    )
+
+    written = json.loads((tmp_path / "r").read_text())
+    assert written["workload"] == "megakernel"
+    assert written["options"]["prefetch"] == ["weights"]
+    assert [timing["mode"] for timing in written["timings"]] == ["megakernel+weights"]
+
+
+def test_the_command_names_a_count_that_makes_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main(timeout_ms=0)
+    assert capsys.readouterr().err == "error: --timeout-ms is 0: it must be at least 1\n"
 
 
 def test_a_wrong_output_is_an_error(driver: Any) -> None:

@@ -52,3 +52,4 @@ grep -h "delays" "$out"/chaos*.log || tail -n 1 "$out/chaos.log"
 tail -n 1 "$out/tests.log"  # "skipped" here: the tests found no GPU and say nothing
 grep -h "ERROR SUMMARY\|RACECHECK SUMMARY" "$out"/*check*.log 2>/dev/null || true
 printf '%s\n' "${verdicts[@]}" | tee "$out/verdicts.txt"
+(cd "$out" && tar czf logs.tgz ./*.log && rm -f ./*.log) # few files: some machines hand back only eight

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.analysis.compare import Change, Comparison
 from tracekit.analysis.gaps import GapRow
 from tracekit.analysis.iterations import Overlay
 from tracekit.errors import TracekitError
 from tracekit.report.names import printable
-from tracekit.report.timeline_data import LONGEST_GAPS, PageData, StepPanels
-from tracekit.report.tracks import ORDER, TrackTable, Tracks
+from tracekit.report.timeline_data import LONGEST_GAPS, MOST_PAIRS, PageData, StepPanels
+from tracekit.report.tracks import ORDER, Tracks, TrackTable
 from tracekit.trace import Ints
 
 SCRIPTS = ("data.js", "draw.js", "page.js")
@@ -46,7 +47,7 @@ class _Column:
     packed: bytes
 
 
-def write_timeline(pages: Sequence[PageData], path: Path, difference: Document | None = None) -> None:
+def write_timeline(pages: Sequence[PageData], path: Path, difference: Comparison | None = None) -> None:
     """Write the page of one trace, or of two above one another, to `path`.
 
     Raises TracekitError where the file cannot be written.
@@ -58,14 +59,14 @@ def write_timeline(pages: Sequence[PageData], path: Path, difference: Document |
         raise TracekitError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def render_timeline(pages: Sequence[PageData], difference: Document | None = None) -> str:
+def render_timeline(pages: Sequence[PageData], difference: Comparison | None = None) -> str:
     """The page as text; equal data give equal text."""
     script = "\n".join(_resource("page", name).decode() for name in SCRIPTS)
     plotly = _resource("vendor", "plotly-basic.min.js.gz")
     blobs = _Blobs()
     meta = {
         "runs": [_run(page, blobs) for page in pages],
-        "difference": difference,
+        "difference": _difference(difference) if difference else None,
         "inside": _inside(pages[0].panels, blobs),
     }
     blobs.add_named("meta", gzip.compress(json.dumps(meta).encode(), 6, mtime=0))
@@ -265,4 +266,27 @@ def _inside(panels: StepPanels, blobs: _Blobs) -> Document | None:
         **_tables(tracks, blobs),
         "top": [],
         "critical": place[inside.critical].tolist(),
+    }
+
+
+# Two runs
+
+
+def _difference(comparison: Comparison) -> Document:
+    return {
+        "notes": [printable(note) for note in comparison.notes],
+        "pairs": [_change(change, ("previous", "next")) for change in comparison.pairs[:MOST_PAIRS]],
+        "classes": [_change(change, ("class",)) for change in comparison.classes],
+    }
+
+
+def _change(change: Change, words: tuple[str, ...]) -> Document:
+    return {
+        **dict(zip(words, map(printable, change.key), strict=True)),
+        "where": change.where,
+        "first_count": change.first_count,
+        "second_count": change.second_count,
+        "first_ns": change.first_ns,
+        "second_ns": change.second_ns,
+        "difference_ns": change.difference_ns,
     }

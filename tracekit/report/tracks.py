@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracekit.analysis.attribution import find_members
 from tracekit.analysis.boundaries import Boundaries, Causes
@@ -359,7 +358,8 @@ def _cause_codes(boundaries: Boundaries, causes: Causes) -> Ints:
     code = np.where(boundaries.replay, REPLAY, HOST + np.argmax(parts, axis=0))
     code = np.where(boundaries.gap_ns > 0, code, np.where(boundaries.replay, REPLAY, QUEUED))
     code = np.where(boundaries.exists, code, NO_BOUNDARY)
-    return code + INTERRUPTED * boundaries.interrupted
+    coded: Ints = code + INTERRUPTED * boundaries.interrupted
+    return coded
 
 
 def _shapes(trace: Trace) -> tuple[tuple[tuple[int, ...], ...], Codes]:

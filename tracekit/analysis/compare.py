@@ -79,18 +79,22 @@ def _check(first: Trace, second: Trace, force: bool) -> tuple[str, ...]:
         )
         if not force:
             raise UnanswerableError(f"{sentence}; record both the same way, or compare anyway with --force")
-        return (sentence, *_same_capture(first, second))
-    return _same_capture(first, second)
+        return (sentence, *_what_differs(first, second))
+    return _what_differs(first, second)
 
 
 def _mode(recording: Recording) -> str:
     return recording.graph_trace or "no mode that was recorded"
 
 
-def _same_capture(first: Trace, second: Trace) -> tuple[str, ...]:
+def _what_differs(first: Trace, second: Trace) -> tuple[str, ...]:
     a, b = first.kernels, second.kernels
     same = len(a) == len(b) and bool((a.start_ns == b.start_ns).all() and (a.end_ns == b.end_ns).all())
-    return ("Both files hold the same recording.",) if same else ()
+    notes = ["Both files hold the same recording."] if same else []
+    devices = [{(key.process, key.device) for key in trace.streams} for trace in (first, second)]
+    if len(devices[0]) != len(devices[1]):
+        notes.append(f"{len(devices[0])} devices in the first file, {len(devices[1])} in the second.")
+    return tuple(notes)
 
 
 # Values by key

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,18 @@ import numpy as np
 
 from tracekit.analysis.boundaries import find_boundaries, find_causes
 from tracekit.errors import TracekitError
-from tracekit.report.tracks import REPLAY, Track, Tracks, TrackTable, lay_out_tracks
+from tracekit.report.tracks import REPLAY, Kind, Track, Tracks, TrackTable, lay_out_tracks
 from tracekit.trace import Ints, Trace
 
 BUSY_SAMPLES = 2000  # of each track over the recording
 CAUSES = ("none", "host", "launch call", "queued", "unknown", "replay")
 
 Event = dict[str, Any]
-Starts = dict[str, Ints]  # by kind of table, nanoseconds after the trace's first event
+Starts = Mapping[Kind, Ints]  # by kind of table, nanoseconds after the trace's first event
 
 
 def write_perfetto(trace: Trace, path: Path) -> None:
-    """Write the trace as gzipped Chrome JSON: kernels, copies, replays, calls, waits, ranges, flows, counters.
+    """Write the trace as gzipped Chrome JSON: every interval, launch arrows, counters of gaps and busy share.
 
     Equal traces give equal bytes. Raises TracekitError where the file cannot be written.
     """

@@ -77,7 +77,7 @@ def render_timeline(pages: Sequence[PageData], difference: Comparison | None = N
         style=_resource("page", "page.css").decode(),
         answers="\n".join(_answer(page, len(pages) > 1) for page in pages),
         cautions=_list(list(dict.fromkeys(sentence for page in pages for sentence in page.cautions))),
-        whose=f"<p class=quiet>From here on: {html.escape(printable(pages[0].file))}.</p>" if pages[1:] else "",
+        whose=_whose(pages[0]) if len(pages) > 1 else "",
         longest=LONGEST_GAPS,
         data=blobs.elements(),
         script=script,
@@ -135,6 +135,10 @@ def _policy(*scripts: bytes) -> str:
 def _answer(page: PageData, several: bool) -> str:
     title = f"<h3>{html.escape(printable(page.file))}</h3>\n" if several else ""
     return title + _list(page.answer)
+
+
+def _whose(page: PageData) -> str:
+    return f"<p class=quiet>From here on: {html.escape(printable(page.file))}.</p>"
 
 
 def _list(sentences: Sequence[str]) -> str:

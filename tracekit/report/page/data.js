@@ -189,8 +189,8 @@ function roundHalfEven(value) {
 
 function threeDigits(value) {
   const digits = value ? Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value) * 1.0005))) : 2;
-  const decimals = Math.min(digits, 2);
-  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  const [whole, rest] = value.toFixed(Math.min(digits, 2)).split("."); // toLocaleString rounds otherwise
+  return whole.replace(/\B(?=(\d{3})+$)/g, ",") + (rest ? `.${rest}` : "");
 }
 
 function formatShare(part, whole) {

@@ -1,0 +1,98 @@
+"""A real browser for the report page: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tracekit.cli_report import report
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+HOSTILE_NAMES = (
+    "</script><script>document.title='run'</script>",
+    "<img src=x onerror=\"document.title='run'\">",
+    "\"quotes\" 'and' `ticks` ${document.title} & &amp; \\",
+    "right\u202eto left\u200f",
+    "control\x1b[31m\x07\x00characters",
+    "void kernel<" + "int, " * 2000 + "int>()",
+)
+
+OpenTrace = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes the report of a trace once a session."""
+    folder = tmp_path_factory.mktemp("pages")
+    done: dict[tuple[Path, Path | None], Path] = {}
+
+    def write(trace: Path, compare: Path | None = None) -> Path:
+        key = (trace, compare)
+        if key not in done:
+            done[key] = folder / f"{len(done)}.html"
+            report(trace, done[key], compare=compare, force=compare is not None)
+        return done[key]
+
+    return write
+
+
+@pytest.fixture
+def open_trace(browser: Browser, written: Callable[..., Path]) -> Iterator[OpenTrace]:
+    """Opens the report of a trace; afterwards nothing may have been asked for and no script have failed."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900})
+    complaints: list[str] = []
+    requests: list[str] = []
+
+    def open_it(trace: Path | str, compare: Path | str | None = None, fragment: str = "") -> Page:
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        path = written(SAMPLES / trace, SAMPLES / compare if compare else None)
+        page.goto(f"{path.as_uri()}{fragment}")
+        page.wait_for_selector("#page[data-ready=yes]", state="attached")
+        return page
+
+    yield open_it
+    context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.fixture(scope="session")
+def hostile_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """hf_compile.sqlite with names that would like to be run."""
+    path = tmp_path_factory.mktemp("hostile") / "<b>hostile & co.sqlite"
+    shutil.copy(SAMPLES / "hf_compile.sqlite", path)
+    path.chmod(0o644)
+    db = sqlite3.connect(path)
+    used = db.execute("SELECT DISTINCT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY 1").fetchall()
+    for (name_id,), name in zip(used, HOSTILE_NAMES, strict=False):
+        db.execute("UPDATE StringIds SET value = ? WHERE id = ?", (name, name_id))
+    db.execute("UPDATE NVTX_EVENTS SET text = ? WHERE text = 'decode_step'", (HOSTILE_NAMES[0],))
+    db.execute(
+        "UPDATE StringIds SET value = ? WHERE value = 'decode_step'", (HOSTILE_NAMES[0] + HOSTILE_NAMES[3],)
+    )
+    db.commit()
+    db.close()
+    return path

@@ -23,7 +23,7 @@ COLOURS = {
     "replay": "#999999",
     "opaque": "#56606b",
     "kernel": "#0072b2",
-    "copy": "#2a9d8f",
+    "copy": "#7f6a4d",
 }
 
 
@@ -75,7 +75,7 @@ def _add_lane(figure: Any, tracks: Tracks, table: TrackTable, track: Track, lane
     start = starts_of(table)[rows][chosen] - view.offset_ns
     duration, name = table.duration_ns[rows][chosen], table.name[rows][chosen]
     inside = (start < view.high_ns) & (start + duration > view.low_ns)
-    label = escape(f"{track.label}{f' ({lane + 1})' if lane else ''}, {track.group}")
+    label = escape(f"{track.label.text}{f' ({lane + 1})' if lane else ''}, {track.label.group}")
     if int(inside.sum()) > view.bars:
         _add_shares(figure, label, start[inside], duration[inside], COLOURS[table.kind])
         return

@@ -80,8 +80,9 @@ class _Places:
 
     def of(self, track: Track, lane: int) -> tuple[int, int]:
         """The (pid, tid) of a lane of a track."""
-        pid = self._processes.setdefault(track.group, len(self._processes) + 1)
-        tid = self._threads.setdefault((track.group, track.label, lane), len(self._threads) + 1)
+        group, text = track.label.group, track.label.text
+        pid = self._processes.setdefault(group, len(self._processes) + 1)
+        tid = self._threads.setdefault((group, text, lane), len(self._threads) + 1)
         return pid, tid
 
     def names(self) -> Iterator[Event]:
@@ -136,9 +137,9 @@ def _counters(table: TrackTable, track: Track, start: Ints, places: _Places) -> 
     for start_ns, gap_ns, cause in zip(*(column.tolist() for column in columns), strict=True):
         if cause & 7:
             kind = "replay" if cause & 7 == REPLAY else "launch"
-            yield _counter(pid, f"gap, {kind}, {track.label} (ns)", start_ns, gap_ns)
+            yield _counter(pid, f"gap, {kind}, {track.label.text} (ns)", start_ns, gap_ns)
     for at, share in sample_busy(start[rows], table.duration_ns[rows]):
-        yield _counter(pid, f"busy, {track.label} (%)", at, share)
+        yield _counter(pid, f"busy, {track.label.text} (%)", at, share)
 
 
 def _counter(pid: int, name: str, at_ns: int, value: float) -> Event:

@@ -187,7 +187,9 @@ def _table(table: TrackTable, blobs: _Blobs) -> Document:
         packed = list(pool.map(pack, columns, columns.values()))
     return {
         "kind": table.kind,
-        "tracks": [{"label": t.label, "low": t.low, "high": t.high, "lanes": t.lanes} for t in table.tracks],
+        "tracks": [
+            {"label": t.label.text, "low": t.low, "high": t.high, "lanes": t.lanes} for t in table.tracks
+        ],
         "columns": [
             {"name": c.name, "type": c.type, "delta": c.delta, "blob": blobs.add(c.packed)} for c in packed
         ],
@@ -195,19 +197,13 @@ def _table(table: TrackTable, blobs: _Blobs) -> Document:
 
 
 def _layout(tracks: Tracks) -> list[tuple[int, int, str]]:
-    """(table, track, group) from top to bottom: by process, its host first, then its devices."""
+    """(table, track, group) from top to bottom: by process, its host first, then device by device."""
     rows = [
-        (track.group, table.kind, i, k)
+        ((track.label.place, ORDER.index(table.kind), k), (i, k, track.label.group))
         for i, table in enumerate(tracks.tables)
         for k, track in enumerate(table.tracks)
     ]
-
-    def place(row: tuple[str, Any, int, int]) -> tuple[Any, ...]:
-        group, kind, _, k = row
-        process, _, rest = group.partition(",")
-        return len(process), process, rest.strip() != "host", rest, ORDER.index(kind), k
-
-    return [(i, k, group) for group, _, i, k in sorted(rows, key=place)]
+    return [row for _, row in sorted(rows)]
 
 
 def _longest_names(tracks: Tracks) -> list[int]:

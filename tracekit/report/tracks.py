@@ -7,7 +7,7 @@ stream whose kernels do (PDL) has more lanes, each free of overlap, so that all 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -18,22 +18,30 @@ from tracekit.analysis.boundaries import Boundaries, Causes
 from tracekit.codes import encode, encode_rows
 from tracekit.intervals import signed_gaps
 from tracekit.report.names import printable
-from tracekit.trace import NONE, WHOLE_CONTEXT, Codes, Ints, StreamKey, Trace, process_of
+from tracekit.trace import NONE, WHOLE_CONTEXT, Codes, Ints, StreamKey, Trace
 
 Kind = Literal["range", "call", "wait", "replay", "opaque", "kernel", "copy", "sm"]
-Labels = list[tuple[str, str]]
 
 NO_BOUNDARY, HOST, CALL, QUEUED, UNKNOWN, REPLAY = range(6)
 INTERRUPTED = 8  # added to the cause
-ORDER: tuple[Kind, ...] = ("range", "call", "wait", "replay", "opaque", "kernel", "copy", "sm")
+ORDER: tuple[Kind, ...] = ("range", "call", "replay", "opaque", "kernel", "copy", "wait", "sm")
+HOST_ROW = -1  # in a label's place: before every device, or before every stream
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a track is called and stands under, and its place: (process, device, stream or thread)."""
+
+    group: str
+    text: str
+    place: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Track:
     """Rows `low` to `high` of its table; `lanes` is how many of them overlap at most."""
 
-    group: str
-    label: str
+    label: Label
     low: int
     high: int
     lanes: int
@@ -77,7 +85,7 @@ class _Rows:
     """Intervals before they are laid out, in any order; `track` is an index into `labels`."""
 
     kind: Kind
-    labels: Labels
+    labels: list[Label]
     track: Codes
     start_ns: Ints
     end_ns: Ints
@@ -111,7 +119,7 @@ def lay_out_tracks(trace: Trace, boundaries: Boundaries, causes: Causes) -> Trac
 def lay_out_sms(sm: Ints, kind: Ints, start_ns: Ints, duration_ns: Ints) -> tuple[Tracks, Codes]:
     """Records of a kernel's inside, a track an SM, and the place of each record in the table."""
     code, numbers = encode(sm)
-    labels = [("inside the kernel", f"SM {number}") for number in numbers.tolist()]
+    labels = [Label("inside the kernel", f"SM {number}", (0, 0, number)) for number in numbers.tolist()]
     rows = _Rows("sm", labels, code, start_ns, start_ns + duration_ns, kind.astype(np.int32), {})
     table, place = _lay_out(rows, 0)
     return Tracks(0, int(rows.end_ns.max()), ("fetch", "wait", "execute"), (), (table,)), place
@@ -186,7 +194,7 @@ def _lay_out(rows: _Rows, origin_ns: int) -> tuple[TrackTable, Codes]:
         order, depth = order[again], depth[again]
     owner = rows.track[order].astype(np.int64) * (int(depth.max(initial=0)) + 1) + depth
     tracks = tuple(
-        Track(*_deeper(rows.labels[int(rows.track[order[low]])], int(depth[low])), low, high, 1)
+        Track(_deeper(rows.labels[int(rows.track[order[low]])], int(depth[low])), low, high, 1)
         for low, high in _slices(owner)
     )
     place = np.empty(len(order), dtype=np.int32)
@@ -198,23 +206,22 @@ def _lay_out(rows: _Rows, origin_ns: int) -> tuple[TrackTable, Codes]:
     return TrackTable(rows.kind, tracks, gap, end - start, lane, rows.name[order], extra), place
 
 
-def _deeper(label: tuple[str, str], depth: int) -> tuple[str, str]:
-    return label if depth == 0 else (label[0], f"{label[1]}, level {depth + 1}")
+def _deeper(label: Label, depth: int) -> Label:
+    return label if depth == 0 else replace(label, text=f"{label.text}, level {depth + 1}")
 
 
 def _lay_out_kernels(trace: Trace, names: _Names, origin_ns: int, extra: dict[str, Ints]) -> TrackTable:
     """Kernels keep the order of the trace, so that row `i - 1` is the one before on the stream."""
     kernels = trace.kernels
     lane = np.zeros(len(kernels), dtype=np.int32)
-    tracks = []
+    labels, tracks = _on_streams(trace), []
     for low, high in _slices(kernels.stream):
         lane[low:high] = assign_lanes(kernels.start_ns[low:high], kernels.end_ns[low:high])
-        key = trace.streams[int(kernels.stream[low])]
-        tracks.append(Track(_device_label(trace, key), _stream_label(trace, key), low, high, 0))
-    laned = tuple(Track(t.group, t.label, t.low, t.high, int(lane[t.low : t.high].max()) + 1) for t in tracks)
-    gap = _gaps(kernels.start_ns, kernels.end_ns, laned, origin_ns)
+        label = labels[int(kernels.stream[low])]
+        tracks.append(Track(label, low, high, int(lane[low:high].max()) + 1))
+    gap = _gaps(kernels.start_ns, kernels.end_ns, tracks, origin_ns)
     name = names.recode(kernels.name, trace.names)
-    return TrackTable("kernel", laned, gap, kernels.end_ns - kernels.start_ns, lane, name, extra)
+    return TrackTable("kernel", tuple(tracks), gap, kernels.end_ns - kernels.start_ns, lane, name, extra)
 
 
 def _slices(codes: Codes | Ints) -> list[tuple[int, int]]:
@@ -258,17 +265,27 @@ def _stream_label(trace: Trace, key: StreamKey) -> str:
     return f"context {key.context}, {stream}" if len(contexts) > 1 else stream
 
 
-def _on_streams(trace: Trace, what: str) -> Labels:
-    return [(_device_label(trace, key), f"{what}, {_stream_label(trace, key)}") for key in trace.streams]
-
-
-def _threads(thread: Ints, what: str) -> tuple[Codes, Labels]:
-    code, distinct = encode(thread)
-    process = process_of(distinct)
-    return code, [
-        (f"process {p & 0xFFFFFF}, host", f"{what}, thread {t & 0xFFFFFF}" if t != NONE else what)
-        for p, t in zip(process.tolist(), distinct.tolist(), strict=True)
+def _on_streams(trace: Trace, what: str = "") -> list[Label]:
+    return [
+        Label(
+            _device_label(trace, key),
+            f"{what}, {_stream_label(trace, key)}" if what else _stream_label(trace, key),
+            (key.process, key.device, place),
+        )
+        for place, key in enumerate(trace.streams)
     ]
+
+
+def _threads(thread: Ints, what: str) -> tuple[Codes, list[Label]]:
+    code, distinct = encode(thread)
+    return code, [_thread_label(one, what) for one in distinct.tolist()]
+
+
+def _thread_label(thread: int, what: str) -> Label:
+    process, number = thread >> 24, thread & 0xFFFFFF
+    if thread == NONE:
+        return Label("host, process unknown", what, (HOST_ROW, HOST_ROW, 0))
+    return Label(f"process {process}, host", f"{what}, thread {number}", (process, HOST_ROW, number))
 
 
 def _range_rows(trace: Trace, names: _Names) -> _Rows:
@@ -330,8 +347,8 @@ def _replay_rows(trace: Trace, names: _Names) -> tuple[_Rows, Ints]:
     np.maximum.at(graph, code, kernels.graph_node[nodes] >> 32)
     track, pairs = encode_rows([distinct[0][:count], distinct[1][:count]])
     labels = [
-        (_device_label(trace, StreamKey(int(p), int(d), 0, 0)), "graph replays")
-        for p, d in zip(*pairs, strict=True)
+        Label(_device_label(trace, StreamKey(p, d, 0, 0)), "graph replays", (p, d, HOST_ROW))
+        for p, d in zip(*(column.tolist() for column in pairs), strict=True)
     ]
     name = _name_each(graph, lambda g: names.code(f"replay of graph {g}"))
     replay_of = np.full(len(kernels), -1, dtype=np.int64)

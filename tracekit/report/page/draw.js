@@ -77,6 +77,7 @@ function drawAxis(panel) {
   const { context: c, view, height } = panel;
   const step = niceStep((view.t1 - view.t0) / Math.max(2, plotWidth(panel) / 110));
   const base = tickBase(view, step);
+  const most = Math.max(Math.abs(view.t0 - base), Math.abs(view.t1 - base));
   c.font = "11px system-ui, sans-serif";
   c.textBaseline = "middle";
   c.textAlign = "center";
@@ -85,7 +86,7 @@ function drawAxis(panel) {
     c.fillStyle = theme["--grid"];
     c.fillRect(x, AXIS - 5, 1, height);
     c.fillStyle = theme["--quiet"];
-    c.fillText(base === 0 ? formatTick(t, step) : `+${formatTick(t - base, step)}`, x, 11);
+    c.fillText(base === 0 ? formatTick(t, step, most) : `+${formatTick(t - base, step, most)}`, x, 11);
   }
   c.textAlign = "left";
   c.fillStyle = theme["--quiet"];
@@ -104,8 +105,8 @@ function tickBase(view, step) {
   return Math.abs(view.t0) < 20 * round ? 0 : Math.floor(view.t0 / round) * round;
 }
 
-function formatTick(t, step) {
-  const [unit, size] = step >= 1e8 ? ["s", 1e9] : step >= 1e5 ? ["ms", 1e6] : step >= 100 ? ["us", 1e3] : ["ns", 1];
+function formatTick(t, step, most) {
+  const [unit, size] = most >= 1e9 ? ["s", 1e9] : most >= 1e6 ? ["ms", 1e6] : most >= 1e4 ? ["us", 1e3] : ["ns", 1];
   const decimals = Math.max(0, Math.ceil(-Math.log10(step / size)));
   return `${(t / size).toFixed(decimals)} ${unit}`;
 }
@@ -190,7 +191,8 @@ function drawBar(panel, row, i) {
     c.textBaseline = "middle";
     c.textAlign = "left";
     c.fillStyle = kind === "replay" ? theme["--ink"] : theme["--on-bar"];
-    c.fillText(shorten(panel.run.names[name[i]], Math.floor((wide - 8) / 6)), left + 4, y + row.lane / 2);
+    const words = shorten(panel.run.names[name[i]], Math.floor((wide - 6) / 5.6));
+    c.fillText(words, left + 4, y + row.lane / 2 + (kind === "replay" ? 2 : 0), wide - 6);
   }
 }
 

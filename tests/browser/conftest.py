@@ -7,10 +7,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+import tracekit
 from tracekit.cli_report import report
+from tracekit.report.timeline import write_timeline
+from tracekit.report.timeline_data import InKernel, Prediction, StepPanels, collect_page
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -26,6 +30,14 @@ HOSTILE_NAMES = (
     "control\x1b[31m\x07\x00characters",
     "void kernel<" + "int, " * 2000 + "int>()",
 )
+
+RECORDS = (
+    (0, 0, 0, 10),
+    (0, 2, 10, 40),
+    (3, 0, 0, 12),
+    (3, 1, 12, 40),
+    (3, 2, 52, 30),
+)  # SM, kind, start, ns
 
 OpenTrace = Callable[..., Page]
 
@@ -68,8 +80,10 @@ def open_trace(browser: Browser, written: Callable[..., Path]) -> Iterator[OpenT
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
-        path = written(SAMPLES / trace, SAMPLES / compare if compare else None)
-        page.goto(f"{path.as_uri()}{fragment}")
+        page_file = SAMPLES / trace
+        if page_file.suffix != ".html":
+            page_file = written(page_file, SAMPLES / compare if compare else None)
+        page.goto(f"{page_file.as_uri()}{fragment}")
         page.wait_for_selector("#page[data-ready=yes]", state="attached")
         return page
 
@@ -77,6 +91,20 @@ def open_trace(browser: Browser, written: Callable[..., Path]) -> Iterator[OpenT
     context.close()
     assert complaints == []
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.fixture(scope="session")
+def page_with_panels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with made-up numbers in the panels that a trace alone does not fill."""
+    sm, kind, start, duration = (np.array(row, dtype=np.int64) for row in zip(*RECORDS, strict=True))
+    panels = StepPanels(
+        budget=(("data <b>", 322_000.0), ("white space", 300_000.0), ("tracing", -67_000.0)),
+        prediction=Prediction((0.0, 1000.0), (322_000.0, 888_000.0), 555_000.0),
+        inside=InKernel(sm, kind, start, duration, np.array([1, 4])),
+    )
+    path = tmp_path_factory.mktemp("panels") / "page.html"
+    write_timeline([collect_page(tracekit.read(SAMPLES / "hf_compile.sqlite"), panels=panels)], path)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -331,3 +331,19 @@ def test_the_minimap_moves_the_view(open_trace: OpenTrace) -> None:
     page.mouse.click(box["x"] + box["width"] * 0.8, box["y"] + 10)
     settle(page)
     assert view(page)[0] > 100_000_000
+
+
+def test_panels_with_data_of_their_own(open_trace: OpenTrace, page_with_panels: Path) -> None:
+    page = open_trace(page_with_panels)
+    assert page.locator("#budget text", has_text="data <b>").count() == 1
+    assert page.locator("#budget text", has_text="-67.0 us").count() > 0
+    assert page.locator("#prediction svg.main-svg").count() > 0
+    page.locator("#inside canvas").scroll_into_view_if_needed()
+    page.evaluate("select(state.inside, { table: state.inside.run.tables.sm, i: 3 })")
+    assert "wait" in page.locator("#detail").inner_text()
+    box = page.locator("#inside canvas").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 600, box["y"] + 40)
+    page.mouse.wheel(0, -300)
+    settle(page)
+    assert page.evaluate("state.inside.view.t1 - state.inside.view.t0") < 82

@@ -32,7 +32,8 @@ def count_gaps(gap_ns: Ints, tick_ns: int | None, most_bins: int = 400) -> Histo
     """
     least, p10, p90, most = (int(v) for v in np.percentile(gap_ns, [0.5, 10, 90, 99.5], method="nearest"))
     reach = 3 * (p90 - p10) + 8 * (tick_ns or 1)
-    low, high = max(least, p10 - reach), min(most, p90 + reach)
+    near = gap_ns[(gap_ns >= max(least, p10 - reach)) & (gap_ns <= min(most, p90 + reach))]
+    low, high = int(near.min()), int(near.max())
     tick = tick_ns or 1
     bin_ns = tick * max(1, -(-(high - low) // (tick * (most_bins - 1))))
     at = (gap_ns + bin_ns // 2) // bin_ns

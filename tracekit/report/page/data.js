@@ -16,6 +16,7 @@ const KINDS = {
 const CAUSES = ["", "host", "launch call", "queued", "unknown", "replay"];
 const CAUSE_COLOURS = ["", "--host", "--in-call", "--queued", "--unknown", "--in-replay"];
 const PHASE_COLOURS = ["--fetch", "--waiting", "--execute"];
+const REPLAY = 5; // a place among the causes: inside a replay nobody knows one
 const INTERRUPTED = 8;
 const BLOCK = 64; // gaps whose extremes are kept, so that a pixel of many looks at few
 const GUTTER = 190;
@@ -210,6 +211,7 @@ function shorten(name, width) {
   return `${name.slice(0, front)}…${name.slice(name.length - (width - 1 - front))}`;
 }
 
+const isReplay = (table, i) => causeOf(table, i) === REPLAY;
 const causeOf = (table, i) => table.cause[i] & 7;
 
 function spellCause(table, i) {

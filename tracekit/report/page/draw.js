@@ -90,7 +90,7 @@ function drawAxis(panel) {
   }
   c.textAlign = "left";
   c.fillStyle = theme["--quiet"];
-  c.fillText(base === 0 ? "after the first GPU activity" : `${exactSeconds(base)} +`, 6, 11, GUTTER - 12);
+  c.fillText(base === 0 ? `after the first ${panel.critical ? "record" : "GPU activity"}` : `${exactSeconds(base)} +`, 6, 11, GUTTER - 12);
 }
 
 function niceStep(rough) {
@@ -441,9 +441,11 @@ const clock = (run, t) => `${(BigInt(run.origin) + BigInt(run.offset + Math.roun
 
 function describeKernel(run, table, i) {
   const facts = [];
-  const cause = causeOf(table, i);
-  if (cause) facts.push(["gap before", formatNs(table.gap[i], true)], table.gap[i] > 0 ? ["cause", spellCause(table, i)] : ["overlap", "starts before an earlier kernel of its stream has ended"]);
-  if (cause && table.gap[i] === 0) facts.pop();
+  if (causeOf(table, i)) {
+    facts.push(["gap before", `${formatNs(table.gap[i], true)}, ${isReplay(table, i) ? "inside a replay" : "between launches"}`]);
+    if (table.gap[i] < 0) facts.push(["overlap", "starts before an earlier kernel of its stream has ended"]);
+    else if (table.gap[i] > 0 && !isReplay(table, i)) facts.push(["cause", spellCause(table, i)]);
+  }
   const shape = run.shapes[table.shape[i]];
   if (shape) facts.push(["grid", shape.slice(0, 3).join(" x ")], ["block", shape.slice(3).join(" x ")]);
   if (table.range[i] >= 0) facts.push(["range", run.names[run.tables.range.name[table.range[i]]]]);
@@ -460,8 +462,8 @@ function describeGap(run, table, i) {
   const overlap = table.gap[i] < 0;
   const facts = [
     [overlap ? "overlap" : "gap", `${formatNs(Math.abs(table.gap[i]))} (${table.gap[i].toLocaleString("en-US")} ns)`],
-    ["where", causeOf(table, i) === 5 ? "inside a replay" : "between launches"],
-    ["cause", overlap ? "PDL, or an overrun" : spellCause(table, i)],
+    ["where", isReplay(table, i) ? "inside a replay" : "between launches"],
+    ["cause", overlap ? "PDL, or an overrun" : isReplay(table, i) ? "not known inside a replay" : spellCause(table, i)],
     ["after", run.names[table.name[i - 1]]],
     ["before", run.names[table.name[i]]],
     ["ends at", `${formatNs(table.start[i])} (${clock(run, table.start[i])} on the trace's clock)`],

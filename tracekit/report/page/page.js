@@ -3,35 +3,38 @@
 
 const LEAST_SPAN = 20; // ns that a view shows at least
 const view = { t0: 0, t1: 1, low: 0, high: 1 };
-const state = { panels: [], active: null, drawing: false, hashTimer: 0, map: null, matches: null };
+const state = { panels: [], inside: null, active: null, drawing: false, hashTimer: 0, map: null, matches: null };
 
 // Moving about
 
-function setView(t0, t1) {
-  const span = Math.max(LEAST_SPAN, Math.min(t1 - t0, view.high - view.low));
-  const start = Math.max(view.low, Math.min(t0, view.high - span));
-  view.t0 = start;
-  view.t1 = start + span;
+// All timelines share one view; the inside of a megakernel has its own.
+function setView(t0, t1, on = view) {
+  const span = Math.max(LEAST_SPAN, Math.min(t1 - t0, on.high - on.low));
+  const start = Math.max(on.low, Math.min(t0, on.high - span));
+  on.t0 = start;
+  on.t1 = start + span;
   requestDraw();
   window.clearTimeout(state.hashTimer);
   state.hashTimer = window.setTimeout(writeHash, 250);
 }
 
-function zoomAt(t, factor) {
-  setView(t - (t - view.t0) * factor, t + (view.t1 - t) * factor);
+function zoomAt(t, factor, on = view) {
+  setView(t - (t - on.t0) * factor, t + (on.t1 - t) * factor, on);
 }
 
-function pan(share) {
-  const by = (view.t1 - view.t0) * share;
-  setView(view.t0 + by, view.t1 + by);
+function pan(share, on = view) {
+  const by = (on.t1 - on.t0) * share;
+  setView(on.t0 + by, on.t1 + by, on);
 }
+
+const allPanels = () => (state.inside ? [...state.panels, state.inside] : state.panels);
 
 function requestDraw() {
   if (state.drawing) return;
   state.drawing = true;
   requestAnimationFrame(() => {
     state.drawing = false;
-    for (const panel of state.panels) drawPanel(panel);
+    for (const panel of allPanels()) drawPanel(panel);
     drawMap();
   });
 }
@@ -39,7 +42,7 @@ function requestDraw() {
 function layOut() {
   readTheme();
   const width = byId("timelines").clientWidth;
-  for (const panel of state.panels) sizePanel(panel, width);
+  for (const panel of allPanels()) sizePanel(panel, width);
   state.map = null;
   requestDraw();
 }
@@ -47,7 +50,7 @@ function layOut() {
 // The fragment: #t=start..end in ns after the first GPU activity, and what is selected
 
 function writeHash() {
-  const { selected, run } = state.active || {};
+  const { selected, run } = state.panels.includes(state.active) ? state.active : {};
   const chosen = selected ? `&sel=${selected.table.kind}:${selected.i}${selected.gap ? ":gap" : ""}` : "";
   const which = selected && state.panels.length > 1 ? `&run=${state.panels.findIndex((p) => p.run === run)}` : "";
   const hash = `#t=${Math.round(view.t0)}..${Math.round(view.t1)}${chosen}${which}`;
@@ -66,8 +69,10 @@ function readHash() {
 
 // Selecting
 
+const activePanel = () => (state.panels.includes(state.active) ? state.active : state.panels[0]);
+
 function select(panel, what) {
-  for (const other of state.panels) other.selected = null;
+  for (const other of allPanels()) other.selected = null;
   state.active = panel;
   panel.selected = what;
   const detail = byId("detail");
@@ -120,7 +125,7 @@ function goTo(panel, table, i, gap) {
 
 // n and p: the next and the previous of the longest gaps in order of time; N and P: the next longer, shorter
 function stepGap(direction, bySize) {
-  const panel = state.active || state.panels[0];
+  const panel = activePanel();
   const { kernel } = panel.run.tables;
   if (!kernel) return;
   const key = bySize ? (i) => kernel.gap[i] : (i) => kernel.start[i];
@@ -146,28 +151,28 @@ function listen(panel) {
   canvas.addEventListener("pointerdown", (event) => startDrag(panel, event));
   canvas.addEventListener("pointermove", (event) => hover(panel, event));
   canvas.addEventListener("pointerleave", hideTip);
-  canvas.addEventListener("dblclick", () => setView(view.low, view.high));
+  canvas.addEventListener("dblclick", () => setView(panel.view.low, panel.view.high, panel.view));
 }
 
 function turnWheel(panel, event) {
   if (event.offsetX < GUTTER) return; // over the labels the page scrolls
   event.preventDefault();
   const size = event.deltaMode === 1 ? 16 : 1;
-  if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan((event.deltaX * size) / plotWidth(panel));
-  else zoomAt(timeAt(panel, event.offsetX), Math.exp(Math.max(-1, Math.min(1, (event.deltaY * size) / 400))));
+  if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan((event.deltaX * size) / plotWidth(panel), panel.view);
+  else zoomAt(timeAt(panel, event.offsetX), Math.exp(Math.max(-1, Math.min(1, (event.deltaY * size) / 400))), panel.view);
 }
 
 function startDrag(panel, event) {
   if (event.button !== 0 || event.offsetX < GUTTER) return;
   const { canvas } = panel;
-  const from = { x: event.offsetX, y: event.offsetY, t0: view.t0, t1: view.t1 };
+  const from = { x: event.offsetX, y: event.offsetY, t0: panel.view.t0, t1: panel.view.t1 };
   const box = event.shiftKey;
   let moved = false;
   const move = (at) => {
     moved = moved || Math.abs(at.offsetX - from.x) > 3;
     if (moved && !box) {
       const by = ((from.x - at.offsetX) / plotWidth(panel)) * (from.t1 - from.t0);
-      setView(from.t0 + by, from.t1 + by);
+      setView(from.t0 + by, from.t1 + by, panel.view);
     }
   };
   const end = (at) => {
@@ -176,7 +181,7 @@ function startDrag(panel, event) {
     if (!moved) choose(panel, hit(panel, at.offsetX, at.offsetY));
     else if (box) {
       const sides = [timeAt(panel, from.x), timeAt(panel, at.offsetX)].sort((a, b) => a - b);
-      setView(...sides);
+      setView(...sides, panel.view);
     }
   };
   canvas.setPointerCapture(event.pointerId);
@@ -304,7 +309,7 @@ function search(text) {
 }
 
 function goToMatch(direction) {
-  const panel = state.active || state.panels[0];
+  const panel = activePanel();
   if (!panel.matching) return;
   const { selected } = panel;
   const from = selected ? selected.table.start[selected.i] : (view.t0 + view.t1) / 2;
@@ -371,8 +376,8 @@ function fillGaps(panel) {
   const rows = [...run.longest.launch, ...run.longest.replay].sort((a, b) => kernel.gap[b] - kernel.gap[a] || a - b);
   const columns = [
     nsColumn("gap", (i) => kernel.gap[i]),
-    nameColumn("where", (i) => (causeOf(kernel, i) === 5 ? "replay" : "launch")),
-    nameColumn("cause", (i) => (causeOf(kernel, i) === 5 ? "-" : spellCause(kernel, i))),
+    nameColumn("where", (i) => (isReplay(kernel, i) ? "replay" : "launch")),
+    nameColumn("cause", (i) => (isReplay(kernel, i) ? "-" : spellCause(kernel, i))),
     nameColumn("after", (i) => run.names[kernel.name[i - 1]]),
     nameColumn("before", (i) => run.names[kernel.name[i]]),
     nameColumn("range", (i) => (kernel.range[i] >= 0 ? run.names[range.name[kernel.range[i]]] : "-")),
@@ -412,7 +417,7 @@ function longestOf(run, row) {
   const [a, b] = [run.names.indexOf(row.previous), run.names.indexOf(row.next)];
   let best = -1;
   for (let i = 1; i < name.length; i += 1) {
-    const here = name[i] === b && name[i - 1] === a && cause[i] !== 0 && ((cause[i] & 7) === 5) === (row.where === "replay");
+    const here = name[i] === b && name[i - 1] === a && cause[i] !== 0 && isReplay(run.tables.kernel, i) === (row.where === "replay");
     if (here && (best < 0 || gap[i] > gap[best])) best = i;
   }
   return best;
@@ -482,13 +487,16 @@ function chartAligned(steps) {
   drawChart("steps", [...lines, median], { height: 320, xaxis: { title: { text: `start after the step's first kernel, ${unit}` } }, yaxis: { title: { text: "kernel of the step" } } });
 }
 
-// One step out of line must not flatten all others: the picture holds 95 % of the points, double click all.
+// One step out of line must not flatten all others: the picture holds what is near the middle four fifths,
+// a double click shows all.
 function chartJitter(steps) {
   const late = steps.start_ns.map((starts) => starts.map((ns, i) => ns - steps.median_ns[i]));
   const sorted = late.flat().sort((a, b) => a - b);
-  const ends = [percentile(sorted, 0.025), percentile(sorted, 0.975)];
+  const [p10, p90] = [percentile(sorted, 0.1), percentile(sorted, 0.9)];
+  const near = sorted.filter((ns) => ns >= p10 - 3 * (p90 - p10) && ns <= p90 + 3 * (p90 - p10));
+  const ends = [near[0], near.at(-1)];
   const [unit, size] = unitOf(ends);
-  const margin = (ends[1] - ends[0]) * 0.1 + size * 0.01;
+  const margin = (ends[1] - ends[0]) * 0.05 + size * 0.01;
   const lines = late.map((values, k) => ({ type: "scatter", mode: "lines", x: steps.point, y: values.map((ns) => ns / size), line: { width: 1, color: theme["--thin"] }, hovertemplate: `instance ${steps.shown[k]}, kernel %{x}: %{y} ${unit}<extra></extra>` }));
   const zero = { type: "scatter", mode: "lines", x: [0, steps.kernels - 1], y: [0, 0], line: { width: 3, color: theme["--accent"] }, hoverinfo: "skip" };
   drawChart("jitter", [...lines, zero], { height: 320, xaxis: { title: { text: "kernel of the step" } }, yaxis: { title: { text: `later than the median, ${unit}` }, range: [(ends[0] - margin) / size, (ends[1] + margin) / size] } });
@@ -558,22 +566,15 @@ function fillDifference(difference) {
 
 // Start
 
-function showInside(meta) {
-  byId("inside-box").hidden = !meta;
-  return meta ? readRun(meta) : null;
-}
-
 async function addInside(meta) {
-  const run = await showInside(meta);
-  if (!run) return;
-  const own = { t0: 0, t1: run.end, low: 0, high: run.end };
-  const panel = makePanel(run, own);
-  panel.critical = run.critical;
-  byId("inside").append(panel.canvas);
-  sizePanel(panel, byId("inside").clientWidth);
-  drawPanel(panel);
-  panel.canvas.addEventListener("pointermove", (event) => hover(panel, event));
-  panel.canvas.addEventListener("pointerleave", hideTip);
+  byId("inside-box").hidden = !meta;
+  if (!meta) return;
+  const run = await readRun(meta);
+  state.inside = makePanel(run, { t0: 0, t1: run.end, low: 0, high: run.end });
+  state.inside.critical = run.critical;
+  byId("inside").append(state.inside.canvas);
+  listen(state.inside);
+  layOut();
 }
 
 function addPanel(run, several) {
@@ -639,7 +640,7 @@ function addEvents() {
 function savePicture() {
   const link = element("a");
   link.download = "timeline.png";
-  link.href = (state.active || state.panels[0]).canvas.toDataURL("image/png");
+  link.href = activePanel().canvas.toDataURL("image/png");
   link.click();
 }
 

@@ -546,3 +546,9 @@ def test_a_kernel_that_runs_in_a_range_but_was_launched_before_it(make: Make) ->
     )
     found = row(gaps(path, "range"), range="step")
     assert (found["kernels"], found["boundaries"]) == (2, 1)
+
+
+def test_a_range_whose_every_instance_has_impossible_times(make: Make) -> None:
+    path = make(kernels=[Kernel(1, 2), Kernel(3, 4)], ranges=[Range(9, 5, "step"), Range(1, 5, "other")])
+    outcome = run("gaps", path, "--range", "step")
+    assert outcome.code == 1 and "other" in outcome.err

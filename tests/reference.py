@@ -382,12 +382,11 @@ class Reference:
         for process, device in sorted(work.keys() | copies.keys()):
             kernels = work[process, device]
             everything = kernels + copies[process, device]
-            if everything:
-                span, busy = self._span(everything), union_length(everything)
-                devices.append(
-                    {"process": process, "device": device, "span_ns": span, "busy_ns": busy}
-                    | {"idle_ns": span - busy, "copy_only_ns": busy - union_length(kernels)}
-                )
+            span, busy = self._span(everything), union_length(everything)
+            devices.append(
+                {"process": process, "device": device, "span_ns": span, "busy_ns": busy}
+                | {"idle_ns": span - busy, "copy_only_ns": busy - union_length(kernels)}
+            )
         return devices
 
     def _gpus(self) -> list[Document]:
@@ -404,8 +403,8 @@ class Reference:
             number = row["id"] if "id" in row else row["deviceId"]
             gpu = {"device": number, "name": row["name"]}
             gpu["memory_bandwidth_bytes_per_s"] = row.get("memoryBandwidth") or None
-            intervals = self._clipped(at[number])
-            if intervals:
+            if at[number]:
+                intervals = self._clipped(at[number])
                 span, busy = self._span(intervals), union_length(intervals)
                 gpu |= {"busy_ns": busy, "idle_ns": span - busy, "span_ns": span}
             gpus.append(gpu)

@@ -84,6 +84,14 @@ def test_a_copy_cut_off(tmp_path: Path, share: float) -> None:
     assert "cut off" in refusal("gaps", write(tmp_path / "cut.sqlite", content[: int(len(content) * share)]))
 
 
+@pytest.mark.parametrize("word", [b"CREATE", b"TABLE", b"INTEGER", b"KIND_KERNEL", b"start"])
+def test_a_damaged_schema(trace: Path, word: bytes) -> None:
+    """SQLite quotes the bad bytes in its message."""
+    trace.write_bytes(trace.read_bytes().replace(word, b"\x80" + word[1:]))
+    outcome = run("gaps", trace)
+    assert outcome.code in (0, 1) and outcome.err.count("\n") == outcome.code
+
+
 def test_an_export_that_broke_off(tmp_path: Path) -> None:
     """Three tables and no META_DATA_EXPORT."""
     path = build_trace(tmp_path / "x.sqlite", schema=None, lazy=False)

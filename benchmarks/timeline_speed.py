@@ -21,7 +21,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_trace import write_trace
+from benchmarks.make_trace import write_trace
 
 RUNS = 5
 FLAGS = (

@@ -23,7 +23,7 @@ from tracekit.analysis.histogram import count_gaps
 from tracekit.analysis.iterations import find_iterations, overlay
 from tracekit.cli_report import report
 from tracekit.decode.classes import classify_kernel
-from tracekit.errors import TracekitError, UnanswerableError, UnknownNameError
+from tracekit.errors import TracekitError, UnanswerableError, UnknownNameError, UsageError
 from tracekit.report.perfetto import starts_of
 from tracekit.report.timeline import pack, render_timeline, write_timeline
 from tracekit.report.timeline_data import InKernel, Prediction, StepPanels, collect_page
@@ -201,3 +201,11 @@ def test_secrets_of_the_recording_do_not_reach_the_page(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(TracekitError, match="cannot be written"):
         write_timeline([collect_page(sample("hf_compile"))], tmp_path / "no such folder" / "page.html")
+
+
+def test_the_page_never_replaces_its_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.sqlite"
+    shutil.copy(SAMPLES / "hf_compile.sqlite", path)
+    with pytest.raises(UsageError, match="the trace itself"):
+        report(path, path)
+    assert path.read_bytes() == (SAMPLES / "hf_compile.sqlite").read_bytes()

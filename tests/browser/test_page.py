@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,16 @@ def test_hovering_tells_all_about_a_kernel(open_trace: OpenTrace) -> None:
     assert printable(trace.names[trace.kernels.name[100]])[:100] in words
     for word in ("gap before", "grid", "block", "decode_step", "replay of graph", "launched by"):
         assert word in words
+
+
+def test_a_pixel_of_many_says_how_many(open_trace: OpenTrace) -> None:
+    page = open_trace(COMPILED)
+    box = page.locator("#timelines canvas").bounding_box()
+    assert box
+    top = page.evaluate("state.panels[0].rows.find((row) => row.track?.table.kind === 'kernel').y")
+    page.mouse.move(box["x"] + 800, box["y"] + top + 8)
+    words = page.locator("#tip").inner_text()
+    assert re.search(r"in this pixel\n\d+ start, busy \d+\.\d % of \d+\.\d us, longest gap", words)
 
 
 def test_clicking_a_kernel_lights_up_its_launch_call(open_trace: OpenTrace) -> None:

@@ -422,6 +422,19 @@ function nearest(panel, track, t, next) {
   return -1;
 }
 
+// What a pixel of several rows holds, or nothing
+function describePixel(panel, { table, row }, x) {
+  const perPixel = (panel.view.t1 - panel.view.t0) / plotWidth(panel);
+  const from = timeAt(panel, Math.floor(x));
+  const low = rowAfter(table.start, row.track.low, row.track.high, from);
+  const high = rowAfter(table.start, low, row.track.high, from + perPixel);
+  if (high - low < 2) return [];
+  const busy = busyUntil(row.track, high - 1, from + perPixel) - busyUntil(row.track, low - 1, from);
+  const words = [`${(high - low).toLocaleString("en-US")} start`, `busy ${formatShare(busy, perPixel)} of ${formatNs(perPixel)}`];
+  if (table.kind === "kernel") words.push(`longest gap ${formatNs(table.gap[extremeGap(table, low, high, table.longest, longer)])}`);
+  return [["in this pixel", words.join(", ")], ["one of them", ""]];
+}
+
 // Facts about one thing, as [word, value] pairs
 function describe(run, { table, i, gap }) {
   if (gap) return describeGap(run, table, i);

@@ -194,7 +194,8 @@ function hover(panel, event) {
   if (!found) return hideTip();
   const tip = byId("tip");
   tip.replaceChildren();
-  for (const [word, value] of describe(panel.run, found)) tip.append(element("dt", word), element("dd", shorten(value, 300)));
+  const facts = [...describePixel(panel, found, event.offsetX), ...describe(panel.run, found)];
+  for (const [word, value] of facts) tip.append(element("dt", word), element("dd", shorten(value, 300)));
   tip.hidden = false;
   const left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
   const below = event.clientY + 18 + tip.offsetHeight < window.innerHeight;

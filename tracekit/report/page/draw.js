@@ -479,7 +479,7 @@ function describeGap(run, table, i) {
     ["cause", overlap ? "PDL, or an overrun" : isReplay(table, i) ? "not known inside a replay" : spellCause(table, i)],
     ["after", run.names[table.name[i - 1]]],
     ["before", run.names[table.name[i]]],
-    ["ends at", `${formatNs(table.start[i])} (${clock(run, table.start[i])} on the trace's clock)`],
+    [overlap ? "begins at" : "ends at", `${formatNs(table.start[i])} (${clock(run, table.start[i])} on the trace's clock)`],
   ];
   if (table.range[i] >= 0) facts.push(["range", run.names[run.tables.range.name[table.range[i]]]]);
   return facts;

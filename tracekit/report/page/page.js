@@ -586,7 +586,7 @@ function addPanel(run, several) {
   return panel;
 }
 
-async function start() {
+async function openPage() {
   const meta = JSON.parse(new TextDecoder().decode(await inflate("meta")));
   const runs = await Promise.all(meta.runs.map(readRun));
   const margin = Math.max(...runs.map((run) => run.end)) * 0.01;
@@ -645,7 +645,7 @@ function savePicture() {
   link.click();
 }
 
-start().catch((error) => {
+openPage().catch((error) => {
   byId("failed").hidden = false;
   byId("failed").textContent = `The page could not be drawn: ${error.message}`;
   throw error;

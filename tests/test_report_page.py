@@ -164,8 +164,15 @@ def test_panels_without_data_are_left_out() -> None:
     page = collect_page(sample("hf_compile"))
     assert meta_of(render_timeline([page]))["runs"][0]["budget"] is None
     inside = InKernel(ints(0, 0, 5), ints(0, 2, 1), ints(0, 10, 0), ints(10, 20, 30), ints(0, 1))
-    panels = StepPanels((("data", 300.0),), Prediction((0.0, 500.0), (300.0, 400.0), 410.0), inside)
-    meta = meta_of(render_timeline([collect_page(sample("hf_compile"), panels=panels)]))
+    panels = StepPanels(
+        ("g = 1.04 us <measured>.",),
+        (("data", 300.0),),
+        Prediction((0.0, 500.0), (300.0, 400.0), 410.0),
+        inside,
+    )
+    text = render_timeline([collect_page(sample("hf_compile"), panels=panels)])
+    meta = meta_of(text)
+    assert "<li>g = 1.04 us &lt;measured&gt;.</li>" in text
     assert meta["runs"][0]["budget"] == [["data", 300.0]]
     assert meta["inside"]["critical"] == [0, 1]
     assert [track["label"] for track in meta["inside"]["tables"][0]["tracks"]] == ["SM 0", "SM 5"]

@@ -45,8 +45,12 @@ class InKernel:
 
 @dataclass(frozen=True)
 class StepPanels:
-    """What the trace alone does not say; a panel that is None is left out of the page."""
+    """What the trace alone does not say; a panel that is None is left out of the page.
 
+    `sentences` are added to the answer: the boundary cost where it was calibrated, what tracing added.
+    """
+
+    sentences: tuple[str, ...] = ()
     budget: Budget | None = None
     prediction: Prediction | None = None
     inside: InKernel | None = None
@@ -78,13 +82,13 @@ def collect_page(trace: Trace, range_name: str | None = None, panels: StepPanels
 
     The timeline shows the whole trace. Raises `UnknownNameError` for a range that does not exist.
     """
-    selection = Selection(range_name)
+    panels, selection = panels or StepPanels(), Selection(range_name)
     overview = gaps(trace, "none", selection)
     boundaries = find_boundaries(trace)
     steps = find_iterations(trace, range_name)
     return PageData(
         file=trace.recording.file,
-        answer=tuple(headline(overview)),
+        answer=(*headline(overview), *panels.sentences),
         cautions=tuple(cautions(overview)),
         gpu_start_ns=trace.start_ns,
         gpu_end_ns=trace.end_ns,
@@ -94,7 +98,7 @@ def collect_page(trace: Trace, range_name: str | None = None, panels: StepPanels
         longest={where: _longest(boundaries, where) for where in ("replay", "launch")},
         histograms=_histograms(boundaries, overview.tick_ns),
         steps=overlay(trace, steps) if steps else None,
-        panels=panels or StepPanels(),
+        panels=panels,
     )
 
 

@@ -304,6 +304,7 @@ function drawColumn(panel, row, x, [least, mean, most], firstRow, lastRow) {
   if (table.kind === "kernel" && mean < 0.999) drawColumnGap(c, row, x, mean, firstRow, lastRow);
   if (most <= 0) return;
   c.fillStyle = theme[KINDS[table.kind].colour];
+  // Solid, lighter, faint; what would be thinner than a fifth of a pixel is left to the mark below.
   const tops = [Math.max(least, 0), mean, Math.min(most, 1)];
   const alphas = [1, 0.7, 0.35];
   let below = 0;
@@ -311,10 +312,11 @@ function drawColumn(panel, row, x, [least, mean, most], firstRow, lastRow) {
     const size = tops[k] * height;
     if (size - below < 0.2 && k > 0) continue;
     c.globalAlpha = alphas[k];
-    c.fillRect(x, y + height - size, 1, Math.max(size - below, k === 1 ? 0.5 : 0));
+    c.fillRect(x, y + height - size, 1, size - below);
     below = size;
   }
   c.globalAlpha = 1;
+  if (below < 1.5) c.fillRect(x, y + height - 1.5, 1, 1.5); // however short, it is seen
   if (table.kind === "kernel" && lastRow > firstRow && row.track.lanes > 1) {
     const deep = extremeGap(table, firstRow, lastRow, table.deepest, deeper);
     if (table.gap[deep] < 0) {

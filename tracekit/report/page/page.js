@@ -354,7 +354,7 @@ function sortTable(heads, k, rows, value, fill) {
 function makeRow(row, columns, act) {
   const line = element("tr");
   for (const [, value, words, numeric] of columns) {
-    const cell = element("td", words(row), numeric ? "number" : "name");
+    const cell = element("td", shorten(words(row), 36), numeric ? "number" : "name"); // both ends tell names apart
     if (numeric) cell.dataset.value = String(value(row));
     else cell.title = words(row);
     line.append(cell);
@@ -378,7 +378,7 @@ function fillGaps(panel) {
   const columns = [
     nsColumn("gap", (i) => kernel.gap[i]),
     nameColumn("where", (i) => (isReplay(kernel, i) ? "replay" : "launch")),
-    nameColumn("cause", (i) => (isReplay(kernel, i) ? "-" : spellCause(kernel, i))),
+    nameColumn("cause", (i) => (isReplay(kernel, i) ? "-" : CAUSES[causeOf(kernel, i)] + (kernel.cause[i] & INTERRUPTED ? ", interrupted" : ""))),
     nameColumn("after", (i) => run.names[kernel.name[i - 1]]),
     nameColumn("before", (i) => run.names[kernel.name[i]]),
     nameColumn("range", (i) => (kernel.range[i] >= 0 ? run.names[range.name[kernel.range[i]]] : "-")),

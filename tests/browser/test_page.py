@@ -387,3 +387,11 @@ def test_panels_with_data_of_their_own(open_trace: OpenTrace, page_with_panels: 
     page.mouse.wheel(0, -300)
     settle(page)
     assert page.evaluate("state.inside.view.t1 - state.inside.view.t0") < 82
+
+
+def test_a_recording_without_kernels_has_no_empty_tables(open_trace: OpenTrace, only_opaque: Path) -> None:
+    page = open_trace(only_opaque)
+    for part in ("gaps", "sizes", "pairs", "steps"):
+        assert page.locator(f"#{part}-box").is_hidden()
+    page.keyboard.press("n")
+    assert "no boundary to measure" in page.locator("#answer").inner_text()

@@ -328,6 +328,8 @@ function goToMatch(direction) {
 
 function fillTable(id, columns, rows, act) {
   const table = byId(id);
+  const box = byId(`${id}-box`);
+  if (box) box.hidden = rows.length === 0;
   const body = element("tbody");
   const heads = columns.map(([title, value, , numeric], k) => {
     const head = element("th", "", numeric ? "number" : "");
@@ -533,6 +535,7 @@ function chartPrediction({ prediction }) {
 }
 
 function drawCharts(run) {
+  byId("sizes-box").hidden = !Object.keys(run.histograms).length;
   chartHistogram(run, "replay");
   chartHistogram(run, "launch");
   chartSteps(run);

@@ -216,3 +216,15 @@ def test_the_page_never_replaces_its_trace(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the trace itself"):
         report(path, path)
     assert path.read_bytes() == (SAMPLES / "hf_compile.sqlite").read_bytes()
+
+
+@pytest.mark.parametrize("range_name", [None, "graph+pdl"])
+def test_histograms_count_the_boundaries_of_the_answer(range_name: str | None) -> None:
+    page = collect_page(sample("pdl_chain_node"), range_name)
+    counted = {w: sum(h.counts) + h.below + h.above for w, h in page.histograms.items()}
+    assert counted == {row.where: row.boundaries for row in page.overview.rows}
+    kernels = page.tracks.table("kernel")
+    assert kernels is not None
+    for where, rows in page.longest.items():
+        row = next(row for row in page.overview.rows if row.where == where)
+        assert kernels.gap_ns[rows[0]] == row.gap_ns.max

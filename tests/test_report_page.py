@@ -23,7 +23,7 @@ from tracekit.analysis.histogram import count_gaps
 from tracekit.analysis.iterations import find_iterations, overlay
 from tracekit.cli_report import report
 from tracekit.decode.classes import classify_kernel
-from tracekit.errors import TracekitError, UnanswerableError, UnknownNameError
+from tracekit.errors import TracekitError, UnanswerableError, UnknownNameError, UsageError
 from tracekit.report.perfetto import starts_of
 from tracekit.report.timeline import pack, render_timeline, write_timeline
 from tracekit.report.timeline_data import InKernel, Prediction, StepPanels, collect_page
@@ -164,8 +164,15 @@ def test_panels_without_data_are_left_out() -> None:
     page = collect_page(sample("hf_compile"))
     assert meta_of(render_timeline([page]))["runs"][0]["budget"] is None
     inside = InKernel(ints(0, 0, 5), ints(0, 2, 1), ints(0, 10, 0), ints(10, 20, 30), ints(0, 1))
-    panels = StepPanels((("data", 300.0),), Prediction((0.0, 500.0), (300.0, 400.0), 410.0), inside)
-    meta = meta_of(render_timeline([collect_page(sample("hf_compile"), panels=panels)]))
+    panels = StepPanels(
+        ("g = 1.04 us <measured>.",),
+        (("data", 300.0),),
+        Prediction((0.0, 500.0), (300.0, 400.0), 410.0),
+        inside,
+    )
+    text = render_timeline([collect_page(sample("hf_compile"), panels=panels)])
+    meta = meta_of(text)
+    assert "<li>g = 1.04 us &lt;measured&gt;.</li>" in text
     assert meta["runs"][0]["budget"] == [["data", 300.0]]
     assert meta["inside"]["critical"] == [0, 1]
     assert [track["label"] for track in meta["inside"]["tables"][0]["tracks"]] == ["SM 0", "SM 5"]
@@ -201,3 +208,23 @@ def test_secrets_of_the_recording_do_not_reach_the_page(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(TracekitError, match="cannot be written"):
         write_timeline([collect_page(sample("hf_compile"))], tmp_path / "no such folder" / "page.html")
+
+
+def test_the_page_never_replaces_its_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.sqlite"
+    shutil.copy(SAMPLES / "hf_compile.sqlite", path)
+    with pytest.raises(UsageError, match="the trace itself"):
+        report(path, path)
+    assert path.read_bytes() == (SAMPLES / "hf_compile.sqlite").read_bytes()
+
+
+@pytest.mark.parametrize("range_name", [None, "graph+pdl"])
+def test_histograms_count_the_boundaries_of_the_answer(range_name: str | None) -> None:
+    page = collect_page(sample("pdl_chain_node"), range_name)
+    counted = {w: sum(h.counts) + h.below + h.above for w, h in page.histograms.items()}
+    assert counted == {row.where: row.boundaries for row in page.overview.rows}
+    kernels = page.tracks.table("kernel")
+    assert kernels is not None
+    for where, rows in page.longest.items():
+        row = next(row for row in page.overview.rows if row.where == where)
+        assert kernels.gap_ns[rows[0]] == row.gap_ns.max

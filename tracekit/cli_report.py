@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracekit.errors import UsageError
+from tracekit.units import format_bytes
 
 TraceFile = Annotated[Path, typer.Argument(help="An nsys SQLite export.", metavar="TRACE")]
 
@@ -36,9 +38,12 @@ def report(
     from tracekit.report.timeline import write_timeline
     from tracekit.report.timeline_data import collect_page
 
-    traces = [read(path, shapes=True) for path in (trace, compare) if path]
+    paths = [path for path in (trace, compare) if path]
+    _keep(paths, output)
+    traces = [read(path, shapes=True) for path in paths]
     difference = compare_traces(traces[0], traces[1], classify_kernel, force=force) if compare else None
     write_timeline([collect_page(one, range_name) for one in traces], output, difference)
+    print(f"{output}: {format_bytes(output.stat().st_size)}")
 
 
 def export(
@@ -56,4 +61,12 @@ def export(
 
     if perfetto is None:
         raise UsageError("say what to write: --perfetto out.json.gz")
+    _keep([trace], perfetto)
     write_perfetto(read(trace, shapes=True), perfetto)
+    print(f"{perfetto}: {format_bytes(perfetto.stat().st_size)}")
+
+
+def _keep(traces: Sequence[Path], output: Path) -> None:
+    """No output may replace a trace."""
+    if any(output.exists() and trace.exists() and output.samefile(trace) for trace in traces):
+        raise UsageError(f"{output} is the trace itself; name another file to write")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_the_pair_table_holds_the_numbers_of_json(open_trace: OpenTrace) -> None
     document = json.loads(gaps_json([tracekit.gaps(tracekit.read(SAMPLES / COMPILED), "pair")]))
     lines = page.evaluate(
         """[...document.querySelectorAll("#pairs tbody tr")].map((line) => [
-            ...[...line.cells].slice(0, 3).map((cell) => cell.textContent),
+            ...[...line.cells].slice(0, 3).map((cell) => cell.title),
             ...[...line.cells].slice(3, 7).map((cell) => Number(cell.dataset.value)),
             Number(line.cells[9].dataset.value)])"""
     )
@@ -87,6 +88,35 @@ def test_busy_time_adds_up_at_every_zoom(open_trace: OpenTrace, name: str) -> No
     opaque = trace.opaque_replays
     replays = int((opaque.end_ns - opaque.start_ns).sum())
     assert sum(on_page) + copies + replays == measure_busy(trace).devices[0].busy_ns
+
+
+@pytest.mark.parametrize("kind", ["copy", "kernel", "replay", "range", "call"])
+def test_nothing_is_too_short_to_be_seen(open_trace: OpenTrace, kind: str) -> None:
+    page = open_trace(PDL)
+    page.keyboard.press("0")
+    settle(page)
+    unseen = page.evaluate(
+        """(kind) => {
+            const panel = state.panels[0];
+            const ratio = panel.canvas.width / panel.width;
+            const { data, width } = panel.context.getImageData(0, 0, panel.canvas.width, panel.canvas.height);
+            const paper = data.slice(4 * (width + 5), 4 * (width + 5) + 3).join();
+            const at = (x, y) => data.slice(4 * (y * width + x), 4 * (y * width + x) + 3).join();
+            const painted = (x, y) => at(x, y) !== paper;
+            return panel.rows.filter((row) => row.track?.table.kind === kind).flatMap((row) => {
+                const rows = [];
+                for (let i = row.track.low; i < row.track.high; i += 1) rows.push(i);
+                return rows.filter((i) => {
+                    const x = Math.floor(xAt(panel, row.track.table.start[i]) * ratio);
+                    for (let y = Math.floor(row.y * ratio); y < (row.y + row.height) * ratio; y += 1)
+                        if (painted(x, y) || painted(x + 1, y)) return false;
+                    return true;
+                });
+            });
+        }""",
+        kind,
+    )
+    assert unseen == []
 
 
 def test_numbers_are_written_as_in_the_terminal(open_trace: OpenTrace) -> None:
@@ -167,6 +197,16 @@ def test_hovering_tells_all_about_a_kernel(open_trace: OpenTrace) -> None:
     assert printable(trace.names[trace.kernels.name[100]])[:100] in words
     for word in ("gap before", "grid", "block", "decode_step", "replay of graph", "launched by"):
         assert word in words
+
+
+def test_a_pixel_of_many_says_how_many(open_trace: OpenTrace) -> None:
+    page = open_trace(COMPILED)
+    box = page.locator("#timelines canvas").bounding_box()
+    assert box
+    top = page.evaluate("state.panels[0].rows.find((row) => row.track?.table.kind === 'kernel').y")
+    page.mouse.move(box["x"] + 800, box["y"] + top + 8)
+    words = page.locator("#tip").inner_text()
+    assert re.search(r"in this pixel\n\d+ start, busy \d+\.\d % of \d+\.\d us, longest gap", words)
 
 
 def test_clicking_a_kernel_lights_up_its_launch_call(open_trace: OpenTrace) -> None:
@@ -347,3 +387,11 @@ def test_panels_with_data_of_their_own(open_trace: OpenTrace, page_with_panels: 
     page.mouse.wheel(0, -300)
     settle(page)
     assert page.evaluate("state.inside.view.t1 - state.inside.view.t0") < 82
+
+
+def test_a_recording_without_kernels_has_no_empty_tables(open_trace: OpenTrace, only_opaque: Path) -> None:
+    page = open_trace(only_opaque)
+    for part in ("gaps", "sizes", "pairs", "steps"):
+        assert page.locator(f"#{part}-box").is_hidden()
+    page.keyboard.press("n")
+    assert "no boundary to measure" in page.locator("#answer").inner_text()

@@ -20,10 +20,11 @@ import tracekit
 from tracekit.analysis.boundaries import find_boundaries, find_causes
 from tracekit.analysis.compare import compare
 from tracekit.analysis.histogram import count_gaps
-from tracekit.analysis.iterations import find_iterations, overlay
+from tracekit.analysis.overlay import overlay
+from tracekit.analysis.steps import find_instances, find_largest
 from tracekit.cli_report import report
 from tracekit.decode.classes import classify_kernel
-from tracekit.errors import TracekitError, UnanswerableError, UnknownNameError, UsageError
+from tracekit.errors import TracekitError, UnanswerableError, UsageError
 from tracekit.report.perfetto import starts_of
 from tracekit.report.timeline import pack, render_timeline, write_timeline
 from tracekit.report.timeline_data import InKernel, Prediction, StepPanels, collect_page
@@ -92,7 +93,7 @@ def test_a_column_comes_back_as_it_was(values: list[int], name: str) -> None:
     assert (np.cumsum(back) if column.delta else back).tolist() == values
 
 
-# Histogram and iterations
+# Histogram and overlay
 
 
 def test_a_histogram_counts_every_gap_once() -> None:
@@ -110,26 +111,22 @@ def test_a_histogram_loses_nothing(values: list[int], tick: int | None) -> None:
     assert histogram.first_ns % (tick or 1) == 0
 
 
-def test_steps_are_the_ranges_asked_for() -> None:
-    found = find_iterations(sample("hf_compile"), "decode_step")
-    assert found is not None
-    assert len(found) == 16
-    assert np.diff(found.edges).tolist() == [566] * 16
-
-
 def test_unasked_the_graph_that_repeats_is_the_step() -> None:
     trace = sample("pdl_chain_node")
-    found = find_iterations(trace)
+    found = find_largest(trace)
     assert found is not None
     laid = overlay(trace, found)
-    assert (laid.label, laid.alike, laid.kernels) == ("graph 2", 21, 200)
+    assert (laid.label, laid.alike, laid.kernels) == ("replays of graph 2", 21, 200)
     assert (laid.start_ns[:, 0] == 0).all()
     assert (np.diff(laid.median_ns) > 0).all()
 
 
-def test_an_unknown_range_is_an_error() -> None:
-    with pytest.raises(UnknownNameError, match="decode_step"):
-        find_iterations(sample("hf_compile"), "no such range")
+def test_a_range_before_the_graph_it_holds() -> None:
+    trace = sample("hf_compile")
+    found = find_largest(trace)
+    assert found is not None
+    assert [len(rows) for rows in found.kernels] == [566] * 16
+    assert found.source == find_instances(trace, "decode_step").source == "NVTX range decode_step"
 
 
 # Comparing

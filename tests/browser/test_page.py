@@ -13,6 +13,7 @@ from playwright.sync_api import Page
 import tracekit
 import tracekit.intervals
 from tests.browser.conftest import HOSTILE_NAMES, SAMPLES, OpenTrace
+from tests.run import run
 from tracekit.analysis.idle import measure_busy
 from tracekit.report.json import gaps_json
 from tracekit.report.names import printable
@@ -53,8 +54,22 @@ def settle(page: Page) -> None:
 def test_the_answer_is_that_of_the_gaps_command(open_trace: OpenTrace, name: str) -> None:
     page = open_trace(name)
     overview = tracekit.gaps(tracekit.read(SAMPLES / name), "none")
-    assert page.locator("#answer li").all_inner_texts() == [s.strip() for s in headline(overview)]
+    said = [s.strip() for s in headline(overview)]
+    assert page.locator("#answer li").all_inner_texts()[: len(said)] == said
     assert page.locator("main > section:last-child li").all_inner_texts() == cautions(overview)
+
+
+def test_the_budget_of_the_step_is_on_the_page(open_trace: OpenTrace, tmp_path: Path) -> None:
+    """The parts of `estimate --json`, adding up to the step; the prediction where a model is named."""
+    model = ("--model", "Qwen3-0.6B")
+    assert run("report", SAMPLES / COMPILED, "-o", tmp_path / "x.html", *model).code == 0
+    page = open_trace(tmp_path / "x.html")
+    page.wait_for_function("document.getElementById('budget').data")
+    budget = run("estimate", "--trace", SAMPLES / COMPILED, *model, "--json").document["measured"]["budget"]
+    times = page.evaluate("document.getElementById('budget').data[0].text")
+    assert times[-1] == format_ns(budget["span_ns"])
+    assert format_ns(budget["replay_ns"]) in times
+    assert page.locator("#prediction-box").is_visible()
 
 
 def test_the_pair_table_holds_the_numbers_of_json(open_trace: OpenTrace) -> None:

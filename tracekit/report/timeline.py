@@ -23,7 +23,7 @@ import numpy as np
 
 from tracekit.analysis.compare import Change, Comparison
 from tracekit.analysis.gaps import GapRow
-from tracekit.analysis.iterations import Overlay
+from tracekit.analysis.overlay import Overlay
 from tracekit.errors import TracekitError
 from tracekit.report.names import printable
 from tracekit.report.timeline_data import LONGEST_GAPS, MOST_PAIRS, PageData, StepPanels

@@ -10,7 +10,8 @@ from tracekit.analysis.attribution import find_members, match_ranges
 from tracekit.analysis.boundaries import Boundaries, find_boundaries, find_causes
 from tracekit.analysis.gaps import GapReport, GapRow, Selection, gaps
 from tracekit.analysis.histogram import Histogram, count_gaps
-from tracekit.analysis.iterations import Overlay, find_iterations, overlay
+from tracekit.analysis.overlay import Overlay, overlay
+from tracekit.analysis.steps import find_instances, find_largest
 from tracekit.report.text import cautions, headline
 from tracekit.report.tracks import Tracks, lay_out_tracks
 from tracekit.trace import Ints, Trace
@@ -87,7 +88,7 @@ def collect_page(trace: Trace, range_name: str | None = None, panels: StepPanels
     overview = gaps(trace, "none", selection)
     boundaries = find_boundaries(trace)
     rows = _boundary_rows(trace, boundaries, range_name)
-    steps = find_iterations(trace, range_name)
+    steps = find_instances(trace, range_name) if range_name else find_largest(trace)
     return PageData(
         file=trace.recording.file,
         answer=(*headline(overview), *panels.sentences),

@@ -152,6 +152,7 @@ class Recording:
     gpus: tuple[Gpu, ...]
     gpu_of_device: dict[tuple[int, int], int]  # (process, CUDA device) -> Gpu.device
     warnings: tuple[TraceWarning, ...]
+    product: str = "nsys"  # what recorded it
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class _Input:
     def error(self, what: str, at: int) -> TraceError:
         """What is wrong at this place of the data."""
         place = f"byte {self.offset + at:,} of the JSON"
-        return TraceError(f"{self.path}: {what}, at {place}; copy the trace again or record it again")
+        return TraceError(f"{self.path}: {what}, near {place}; copy the trace again or record it again")
 
 
 def read_list(path: Path, key: str, kind: type[T], fields: Fields) -> Iterator[list[T]]:

@@ -306,8 +306,9 @@ def _table(kind: str, rows: _Rows, base_ns: int) -> _Table:
 
 def _valid(start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Rows that can be true; one at 0 cannot where another of its kind is a day away (kineto#80)."""
-    at_zero = (start == 0) & ((end == 0) | (int(start.max()) > DAY_NS))
-    valid: NDArray[np.bool_] = (start != NONE) & (end >= start) & ~at_zero
+    valid: NDArray[np.bool_] = (start != NONE) & (end >= start)
+    far = int(start[valid].max(initial=0)) > DAY_NS
+    valid &= (start != 0) | ((end != 0) & (not far))
     return valid
 
 
@@ -385,17 +386,23 @@ def _keys(activity: list[_Table], calls: Calls, threads: list[Ints]) -> list[lis
 
 
 def _vote(activity: list[_Table], calls: Calls, code: Codes, streams: int) -> tuple[Ints, Ints]:
-    """How many rows of each stream each process launched: (processes x streams, the processes)."""
+    """How many rows of each stream each process launched: (processes x streams, the processes).
+
+    Of several calls with the row's correlation id, the last before it launched it.
+    """
     callers, processes = encode(process_of(calls.thread))
     most = np.argsort(-np.bincount(callers, minlength=len(processes)), kind="stable")[:MAX_PROCESSES]
     start, correlation = (np.concatenate([table[c] for table in activity]) for c in ("start", "correlation"))
-    votes = np.zeros((len(most), streams), dtype=np.int64)
+    launched, launcher = np.full(len(start), NONE), np.full(len(start), -1)
     for row, process in enumerate(most):
         mine = np.flatnonzero((callers == process) & (calls.correlation != NONE))
         at = find_first(calls.correlation[mine], correlation)
         known = np.flatnonzero(at >= 0)
-        known = known[start[known] >= calls.start_ns[mine[at[known]]]]
-        votes[row] = np.bincount(code[known], minlength=streams)
+        call_start = calls.start_ns[mine[at[known]]]
+        later = (call_start <= start[known]) & (call_start > launched[known])
+        launched[known[later]], launcher[known[later]] = call_start[later], row
+    votes = np.zeros((len(most), streams), dtype=np.int64)
+    np.add.at(votes, (launcher[launcher >= 0], code[launcher >= 0]), 1)
     return votes, processes[most]
 
 

@@ -7,6 +7,7 @@ numbers or codes means "not in the file".
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
@@ -155,6 +156,9 @@ class Recording:
     product: str = "nsys"  # what recorded it
 
 
+TABLES = ("kernels", "copies", "calls", "waits", "ranges", "graph_nodes", "opaque_replays")
+
+
 @dataclass(frozen=True)
 class Trace:
     """One recording, read."""
@@ -206,6 +210,11 @@ class Trace:
             f"<Trace {self.recording.file}: {len(self.kernels):,} kernels, {len(self.copies):,} copies, "
             f"{len(self.ranges):,} ranges, {len(self.opaque_replays):,} opaque replays>"
         )
+
+    def _repr_html_(self) -> str:
+        sizes = {name: len(getattr(self, name)) for name in TABLES}
+        cells = "".join(f"<tr><td>{name}</td><td>{size:,}</td></tr>" for name, size in sizes.items())
+        return f"<p>{html.escape(repr(self))}</p><table><tr><th>table</th><th>rows</th></tr>{cells}</table>"
 
     def _gpu_tables(self) -> list[Kernels | Copies | OpaqueReplays]:
         return [t for t in (self.kernels, self.copies, self.opaque_replays) if len(t)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -30,6 +31,14 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 CAUSES = ("host", "call", "queued", "unknown")
+KEYS: dict[By, tuple[str, ...]] = {
+    "range": ("range",),
+    "stream": ("process", "device", "context", "stream"),
+    "pair": ("previous", "next"),
+    "kernel": ("kernel",),
+    "graph": ("process", "graph"),
+    "none": (),
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class GapRow:
     overlapping: int
     interrupted: int
     head_ns: float | None
+    overlapping_median_ns: float | None  # of the negative gaps alone
     gap_ns: Distribution
     white_ns: int
     overlap_ns: int
@@ -106,7 +116,7 @@ class GapReport:
         """The rows as a DataFrame: key columns first, distributions as `gap_median_ns` and so on."""
         import pandas as pd
 
-        return pd.DataFrame([flatten(row) for row in self.rows])
+        return pd.DataFrame([flatten(row) for row in self.rows], columns=flat_columns(self.by))
 
     def _repr_html_(self) -> str:
         from tracekit.report.text import notebook_html
@@ -126,6 +136,8 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
     chosen, matched = _select(trace, boundaries, selection, window)
     rows = _rows(trace, boundaries, GROUPINGS[by](trace, chosen), selection.where)
     busy = measure_busy(trace, window)
+    if not busy.devices:
+        raise _nothing_in(trace, window)
     return GapReport(
         recording=trace.recording,
         span_ns=window[1] - window[0] if window else trace.span_ns,
@@ -142,16 +154,27 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
     )
 
 
+COUNTS = ("kernels", "boundaries", "overlapping", "interrupted", "head_ns", "overlapping_median_ns")
+SUMS = ("white_ns", "overlap_ns", "kernel_median_ns", "kernel_sum_ns")
+
+
 def flatten(row: GapRow) -> dict[str, object]:
-    """A row without nesting, for tables and CSV."""
-    flat = {**row.key, "where": row.where}
-    for name in ("kernels", "boundaries", "overlapping", "interrupted", "head_ns"):
-        flat[name] = getattr(row, name)
-    flat |= {f"gap_{name}_ns": value for name, value in asdict(row.gap_ns).items()}
-    for name in ("white_ns", "overlap_ns", "kernel_median_ns", "kernel_sum_ns"):
-        flat[name] = getattr(row, name)
+    """A row without nesting, for tables and CSV; the columns are `flat_columns`."""
     causes = row.causes_ns or dict.fromkeys(CAUSES)
-    return flat | {f"{cause}_ns": value for cause, value in causes.items()}
+    return {
+        **row.key,
+        "where": row.where,
+        **{name: getattr(row, name) for name in COUNTS},
+        **{f"gap_{name}_ns": value for name, value in asdict(row.gap_ns).items()},
+        **{name: getattr(row, name) for name in SUMS},
+        **{f"{cause}_ns": causes[cause] for cause in CAUSES},
+    }
+
+
+def flat_columns(by: By) -> list[str]:
+    """The columns of a flattened row of that grouping, in order."""
+    gap = [f"gap_{column.name}_ns" for column in fields(Distribution)]
+    return [*KEYS[by], "where", *COUNTS, *gap, *SUMS, *(f"{cause}_ns" for cause in CAUSES)]
 
 
 # Selecting
@@ -172,12 +195,17 @@ def _close(trace: Trace, window: Window | None) -> tuple[int, int] | None:
         return None
     low = trace.start_ns if window[0] is None else window[0]
     high = trace.end_ns if window[1] is None else window[1]
-    if high <= low or trace.end_ns <= low or trace.start_ns >= high:
-        raise UnanswerableError(
-            f"no GPU activity in the window {low}..{high} ns; the trace has some from "
-            f"{trace.start_ns} to {trace.end_ns} ns"
-        )
+    if high <= low:
+        raise _nothing_in(trace, (low, high))
     return low, high
+
+
+def _nothing_in(trace: Trace, window: tuple[int, int] | None) -> UnanswerableError:
+    low, high = window or (trace.start_ns, trace.end_ns)
+    return UnanswerableError(
+        f"no GPU activity in the window {low}..{high} ns; the trace has some from {trace.start_ns} to "
+        f"{trace.end_ns} ns"
+    )
 
 
 def _select(
@@ -358,7 +386,8 @@ def _rows_of(
     gap = group(code, gap_ns, groups)
     duration = group(grouping.code, _durations(trace, grouping.kernel), groups)
     is_head = boundaries.head[rows]
-    head = group(code[is_head], gap_ns[is_head], groups).percentiles(0.5)
+    heads = _medians(code, gap_ns, is_head, groups)
+    overlaps = _medians(code, gap_ns, gap_ns < 0, groups)
     counted = {
         "kernels": duration.counts,
         "boundaries": gap.counts,
@@ -370,12 +399,13 @@ def _rows_of(
     }
     split = _split_causes(causes, entered) if causes else None
     columns = {name: values.tolist() for name, values in counted.items()}
-    medians, heads = duration.percentiles(0.5).tolist(), head.tolist()
+    medians = duration.percentiles(0.5).tolist()
     return [
         GapRow(
             key=grouping.keys(g),
             where=where,
-            head_ns=heads[g] if where == "replay" and heads[g] == heads[g] else None,
+            head_ns=heads[g] if where == "replay" else None,
+            overlapping_median_ns=overlaps[g],
             gap_ns=distribution,
             kernel_median_ns=medians[g],
             causes_ns={cause: values[g] for cause, values in split.items()} if split else None,
@@ -384,6 +414,12 @@ def _rows_of(
         for g, distribution in enumerate(gap.distributions())
         if distribution is not None
     ]
+
+
+def _medians(code: Codes, gap_ns: NDArray[np.int64], mask: Mask, groups: int) -> list[float | None]:
+    """The median of the marked gaps of each group, None where it has none."""
+    medians = group(code[mask], gap_ns[mask], groups).percentiles(0.5).tolist()
+    return [None if math.isnan(median) else median for median in medians]
 
 
 def _split_causes(causes: Causes, entered: _Grouping) -> dict[str, list[int]]:

@@ -16,6 +16,7 @@ OWN = {
     "pdl_chain": "workloads.pdl_chain",
     "boundary_sweep": "workloads.boundary_sweep",
     "triton_pdl_chain": "workloads.triton_pdl_chain",
+    "megakernel": "workloads.megakernel",
 }
 
 

@@ -123,6 +123,9 @@ def _assemble(file: SqliteFile, path: Path, activity: list[_Activity], calls: _C
     mask = _thread_mask([t.key[0] for t in activity], calls.thread)
     activity = [_with_process(table, mask, calls.thread) for table in activity]
     kernels, copies, memsets, waits, replays = activity
+    if not any(len(table) for table in (kernels, copies, memsets, replays)):
+        lost = sum(table.dropped for table in (kernels, copies, memsets, replays))
+        raise TraceError(f"{path}: all {lost:,} rows of GPU activity have impossible times; record again")
     codes, streams = encode_streams([table.key for table in activity])
     call_table = _calls_table(file, calls, mask, names)
     end_ns = max(int(end.max()) for end in (*(t.end_ns for t in activity), call_table.end_ns) if len(end))
@@ -469,9 +472,15 @@ def _diagnostics(file: SqliteFile) -> list[TraceWarning]:
     return [TraceWarning("recording", text, texts.count(text)) for text in dict.fromkeys(texts)]
 
 
+_PATH = re.compile(
+    r"""(?P<quote>["'])(?:(?!(?P=quote)).)*[/\\](?:(?!(?P=quote)).)*(?P=quote)"""  # quoted: spaces too
+    r"""|(?<!\w)(?:\w+:/{2,}|[A-Za-z]:[\\/]|\\\\|~[\w.-]*/|/)[^\s'",;:]+"""
+)
+
+
 def _without_paths(text: str) -> str:
     """A recording's own text without its machine's paths: a trace travels."""
-    return " ".join(re.sub(r"(?<!\w)(?:[A-Za-z]:\\|~?/)[^\s'\",;]+", "<path>", text).split())
+    return " ".join(_PATH.sub("<path>", text).split())
 
 
 def _losses(file: SqliteFile, dropped: dict[str, int]) -> list[TraceWarning]:

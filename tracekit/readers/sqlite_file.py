@@ -157,6 +157,7 @@ def _checked_head(path: Path, file: BinaryIO) -> bytes:
 
 
 def _without_log(path: Path, stack: ExitStack) -> Path:
+    path = path.resolve()  # SQLite's log lies beside the file that a link names
     log = path.with_name(path.name + "-wal")
     if not (log.is_file() and log.stat().st_size):
         return path

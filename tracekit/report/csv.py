@@ -6,21 +6,28 @@ import csv
 import io
 from collections.abc import Sequence
 
-from tracekit.analysis.gaps import GapReport, flatten
+from tracekit.analysis.gaps import GapReport, flat_columns, flatten
+from tracekit.report.names import printable
+
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def gaps_csv(reports: Sequence[GapReport]) -> str:
-    """All rows of all traces under one header; no rows give the empty string."""
-    rows = [{"file": report.recording.file} | flatten(row) for report in reports for row in report.rows]
-    if not rows:
-        return ""
+    """All rows of all traces under one header; `reports` are of one grouping."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+    header = ["file", *flat_columns(reports[0].by)]
+    writer = csv.DictWriter(out, fieldnames=header, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
+    for report in reports:
+        for row in report.rows:
+            cells = {"file": report.recording.file} | flatten(row)
+            writer.writerow({name: _harmless(value) for name, value in cells.items()})
     return out.getvalue()
 
 
 def _harmless(value: object) -> object:
-    # A spreadsheet runs a text that begins like a formula; a leading quote makes it text.
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    """Text that a spreadsheet will not run: a cell that begins like a formula gets a leading quote."""
+    if not isinstance(value, str):
+        return value
+    shown = printable(value)
+    return f"'{shown}" if shown.lstrip().startswith(FORMULA) else shown

@@ -17,7 +17,7 @@ from tracekit.report.names import printable, shorten_all
 from tracekit.trace import TraceWarning
 from tracekit.units import format_ns, format_share
 
-NUMBERS_WIDTH = 94  # of the columns beside the names
+NUMBERS_WIDTH = 100  # of the columns beside the names
 NAME_WIDTH = (20, 64)  # least and most
 SPOKEN_CAUSE = {"host": "host", "call": "launch call", "queued": "queued", "unknown": "unknown"}
 TITLES = {
@@ -185,8 +185,8 @@ def _kind(row: GapRow, tick_ns: int | None) -> list[str]:
     if row.overlapping:
         share = format_share(row.overlapping, row.boundaries)
         sentences.append(
-            f"  Overlap seen at {row.overlapping:,} of them ({share}), {format_ns(row.overlap_ns)} in all: "
-            "PDL, or an overrun."
+            f"  Overlap seen at {row.overlapping:,} of them ({share}), median "
+            f"{format_ns(row.overlapping_median_ns)}, {format_ns(row.overlap_ns)} in all: PDL, or an overrun."
         )
     if row.interrupted:
         sentences.append(f"  {row.interrupted:,} are interrupted by a copy, a memset or a host wait.")
@@ -269,11 +269,18 @@ def _cells(row: GapRow, total_white_ns: int) -> list[str]:
         row.where,
         f"{row.boundaries:,}",
         *(format_ns(value) for value in (gap.median, gap.p10, gap.p90, row.head_ns)),
-        format_share(row.overlapping, row.boundaries) if row.overlapping else "none",
+        _overlap(row),
         format_ns(row.white_ns),
         format_share(row.white_ns, total_white_ns),
         _main_cause(row),
     ]
+
+
+def _overlap(row: GapRow) -> str:
+    """PDL is in no column of a trace: what can be said is how many boundaries overlap, and by how much."""
+    if not row.overlapping:
+        return "none seen"
+    return f"{format_share(row.overlapping, row.boundaries)} {format_ns(row.overlapping_median_ns)}"
 
 
 def _main_cause(row: GapRow) -> str:

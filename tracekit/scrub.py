@@ -63,7 +63,7 @@ class Cleaner:
     path: re.Pattern[str]
     words: re.Pattern[str] | None
     raw_path: re.Pattern[bytes]  # what cannot be chance in the bytes of a file
-    raw_words: tuple[bytes, ...]
+    raw_words: tuple[str, ...]
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
 
@@ -79,13 +79,6 @@ class Cleaner:
     def is_private(self, text: str) -> bool:
         """Whether something private is in it, which a copy has none of."""
         return bool(self.path.search(text) or (self.words and self.words.search(text)))
-
-    def is_private_raw(self, block: bytes) -> bool:
-        """The same for bytes of a file, for what is long enough not to be there by chance."""
-        if self.raw_path.search(block):
-            return True
-        text = block.decode("latin-1") if any(word in block for word in self.raw_words) else ""
-        return any(_whole_word([word.decode("latin-1")]).search(text) for word in self.raw_words)
 
     def _number(self, kind: str, part: str) -> str:
         return f"<{kind} {self.numbers.setdefault((kind, part), len(self.numbers) + 1)}>"
@@ -133,7 +126,7 @@ def make_cleaner(private: PrivateTexts, kept: str) -> Cleaner:
         path=_path_pattern("|".join(map(re.escape, roots))),
         words=_whole_word(words) if words else None,
         raw_path=re.compile(rf"/(?:home|Users)/\w|(?<![\w/.-])/(?:{long_roots})/\w".encode()),
-        raw_words=tuple(word.encode() for word in words if len(word) >= LEAST_VALUE),
+        raw_words=tuple(word for word in words if len(word) >= LEAST_VALUE),
     )
 
 
@@ -266,14 +259,23 @@ def _comparable_rows(report: GapReport, wanted: Wanted, cleaner: Cleaner) -> lis
 
 def _check_texts(source: Path, copy: Path, cleaner: Cleaner) -> None:
     """Nothing private in any text of the copy, nor anywhere else in its bytes."""
-    left = [text for text in nsys_copy.texts_in(copy) if cleaner.is_private(text)]
-    overlap = b""
-    with copy.open("rb") as file:
-        while not left and (block := file.read(BLOCK_BYTES)):
-            left += ["bytes"] if cleaner.is_private_raw(overlap + block) else []
-            overlap = block[-OVERLAP_BYTES:]
-    if left or nsys_copy.free_pages(copy):
+    texts = list(nsys_copy.texts_in(copy))
+    if any(map(cleaner.is_private, texts)) or _in_bytes(copy, cleaner, texts) or nsys_copy.free_pages(copy):
         raise TracekitError(
             f"{source}: something private would be left in the copy; nothing was written. Try it with "
             "--rename-ranges --rename-kernels, and report this"
         )
+
+
+def _in_bytes(copy: Path, cleaner: Cleaner, texts: list[str]) -> bool:
+    """Whether a path or a private word is in the file's bytes, as part of whatever."""
+    spelled = "\0".join(texts)
+    words = [word.encode() for word in cleaner.raw_words if word not in spelled]  # else part of a longer word
+    overlap = b""
+    with copy.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            block = overlap + block
+            if cleaner.raw_path.search(block) or any(word in block for word in words):
+                return True
+            overlap = block[-OVERLAP_BYTES:]
+    return False

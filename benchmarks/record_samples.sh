@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Records everything the samples, the calibration and the README need, on a machine with an NVIDIA GPU.
 # usage: benchmarks/record_samples.sh OUT [STEP...]      (no STEP: all of them)
-#   WHEELS=.whl   folder of wheels for what the machine lacks: nvtx, cupti-python, pyelftools, platformdirs
+#   WHEELS=.whl   folder of wheels for what the machine lacks: nvtx, cupti-python, pyelftools, platformdirs,
+#                 SQLAlchemy (without it no trace is scrubbed, and none leaves the machine)
 #   DEBS=.debs    folder with Debian's libdw1 and libelf1 packages, which the nsys of Nsight Compute needs
 #   BUDGET_S=450  no step starts after that
 # A step that fails is reported and the next one runs. OUT gets summary.txt, calibration.json and results.tar.gz
@@ -40,13 +41,14 @@ import sys
 
 import typer
 
-from tracekit import cli_capture
+from tracekit import cli_capture, cli_scrub
 from tracekit.errors import TracekitError
 
 with contextlib.suppress(ImportError):
     import tracekit.cli  # where it can be imported, it says how to read the white space
 app = typer.Typer(pretty_exceptions_enable=False)
 cli_capture.register(app)
+app.command()(cli_scrub.scrub)
 try:
     app()
 except TracekitError as error:
@@ -130,7 +132,7 @@ done
 
 for trace in "$results"/*.sqlite; do
   [[ -e $trace ]] || continue
-  if "$python" benchmarks/scrub_trace.py "$trace" "$trace.scrubbed"; then mv "$trace.scrubbed" "$trace"; else rm -f "$trace"; fi
+  if tracekit scrub "$trace" "$trace.scrubbed"; then mv "$trace.scrubbed" "$trace"; else rm -f "$trace"; fi
 done
 tar -C "$work" -czf "$out/results.tar.gz" results
 ls -l "$results" "$out"

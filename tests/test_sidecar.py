@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tracekit.capture.sidecar import (
     Command,
@@ -18,7 +20,7 @@ from tracekit.capture.sidecar import (
     sidecar_path,
     write_sidecar,
 )
-from tracekit.errors import CaptureError, TraceError
+from tracekit.errors import CaptureError, TraceError, TracekitError
 
 SIDECAR = Sidecar(
     workload="pdl_chain",
@@ -116,3 +118,53 @@ def test_what_is_no_sidecar_is_said_to_be_none(text: str, tmp_path: Path) -> Non
 def test_a_folder_that_is_not_there_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="cannot be written"):
         write_sidecar(SIDECAR, tmp_path / "none/x.tracekit.json")
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["mode", "level", "x"]), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_json_is_a_sidecar_or_one_line(
+    data: st.DataObject, document: dict[str, Any], tmp_path: Path
+) -> None:
+    """Some value of a good one replaced by anything, or anything as a whole."""
+    place: Any = {"whole": json.loads(json.dumps(document))}
+    root, key = place, "whole"
+    for _ in range(data.draw(st.integers(0, 3))):
+        inner = place[key]
+        keys = (
+            list(inner) if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else []
+        )
+        if not keys:
+            break
+        place, key = inner, data.draw(st.sampled_from(list(keys)))
+    place[key] = data.draw(JSON)
+
+    try:
+        assert isinstance(read(json.dumps(root["whole"]), tmp_path), Sidecar)
+    except TracekitError as error:
+        assert "\n" not in str(error)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
+def test_a_damaged_sidecar_is_one_or_one_line(
+    place: float, byte: int, cut: bool, document: dict[str, Any], tmp_path: Path
+) -> None:
+    damaged = bytearray(json.dumps(document).encode())
+    at = int(place * len(damaged))
+    damaged[at : None if cut else at + 1] = bytes([byte])
+    (tmp_path / "x.tracekit.json").write_bytes(damaged)
+
+    try:
+        assert isinstance(read_sidecar(tmp_path / "x.tracekit.json"), Sidecar)
+    except TracekitError as error:
+        assert "\n" not in str(error)

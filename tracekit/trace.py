@@ -153,6 +153,7 @@ class Recording:
     gpus: tuple[Gpu, ...]
     gpu_of_device: dict[tuple[int, int], int]  # (process, CUDA device) -> Gpu.device
     warnings: tuple[TraceWarning, ...]
+    product: str = "nsys"  # what recorded it
 
 
 TABLES = ("kernels", "copies", "calls", "waits", "ranges", "graph_nodes", "opaque_replays")

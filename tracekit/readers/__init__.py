@@ -15,7 +15,7 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 def read(
     path: str | Path, *, shapes: bool = False, progress: Callable[[str], None] = lambda _: None
 ) -> Trace:
-    """Read a trace file: an nsys SQLite export, under any name.
+    """Read a trace file under any name: an nsys SQLite export, or a Chrome trace of PyTorch's profiler.
 
     `shapes` also reads each kernel's grid and block. Raises `TraceError` that says what the file is
     and what to do.
@@ -26,6 +26,10 @@ def read(
         from tracekit.readers import nsys_sqlite
 
         return nsys_sqlite.read(path, shapes=shapes, progress=progress)
+    if _may_be_json(head):
+        from tracekit.readers import kineto_json
+
+        return kineto_json.read(path, shapes=shapes, progress=progress)
     raise TraceError(f"{path}: {_what_it_is(path, head)}")
 
 
@@ -50,6 +54,12 @@ def _what_it_is(path: Path, head: bytes) -> str:
         return "a Git LFS pointer, not the trace itself; fetch it with: git lfs pull"
     if path.suffix in REPORT_SUFFIXES:
         return f"an nsys report; export it first: nsys export --type sqlite {path.name}"
-    if head[:2] == b"\x1f\x8b" or head.lstrip()[:1] in (b"{", b"["):
-        return "JSON (or gzip); only nsys SQLite exports can be read: nsys export --type sqlite"
-    return "not a trace that tracekit knows; it reads nsys SQLite exports: nsys export --type sqlite"
+    return (
+        "not a trace that tracekit knows; it reads nsys SQLite exports (nsys export --type sqlite) and "
+        "Chrome traces of PyTorch's profiler"
+    )
+
+
+def _may_be_json(head: bytes) -> bool:
+    """Whether this is gzip or begins like JSON, after a byte order mark or not."""
+    return head[:2] == b"\x1f\x8b" or head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")

@@ -494,7 +494,7 @@ def _device_map(file: SqliteFile, mask: int) -> dict[tuple[int, int], int]:
 def _diagnostics(file: SqliteFile) -> list[TraceWarning]:
     """What the profiler itself warned of: severity 2 (warning) and up."""
     rows = file.rows(DIAGNOSTIC, ["severity", "text"])
-    texts = [_without_paths(str(t)) for s, t in rows if isinstance(s, int) and s >= 2]
+    texts = [without_paths(str(t)) for s, t in rows if isinstance(s, int) and s >= 2]
     return [TraceWarning("recording", text, texts.count(text)) for text in dict.fromkeys(texts)]
 
 
@@ -504,7 +504,7 @@ _PATH = re.compile(
 )
 
 
-def _without_paths(text: str) -> str:
+def without_paths(text: str) -> str:
     """A recording's own text without its machine's paths: a trace travels."""
     return " ".join(_PATH.sub("<path>", text).split())
 

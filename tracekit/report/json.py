@@ -44,6 +44,7 @@ def _trace(report: GapReport) -> Document:
         gpus.append(asdict(gpu) | known)
     return {
         "file": recording.file,
+        "product": recording.product,
         "nsys_version": recording.nsys_version,
         "schema_version": recording.schema_version,
         "graph_trace": recording.graph_trace,

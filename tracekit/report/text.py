@@ -109,7 +109,8 @@ def _recorded(report: GapReport) -> str:
     recording = report.recording
     used = {gpu.device for gpu in report.gpus} or {gpu.device for gpu in recording.gpus}
     names = [printable(gpu.name) for gpu in recording.gpus if gpu.device in used]
-    parts = [_count_names(names) or "GPU unknown", f"nsys {recording.nsys_version or 'version unknown'}"]
+    version = f" {recording.nsys_version or 'version unknown'}" if recording.product == "nsys" else ""
+    parts = [_count_names(names) or "GPU unknown", recording.product + version]
     if recording.schema_version:
         parts[-1] += f" (schema {recording.schema_version})"
     parts.append(f"CUDA graphs traced by {recording.graph_trace or '? (not recorded)'}")

@@ -26,10 +26,12 @@ def build_app(command: str | None = None) -> typer.Typer:
         from tracekit import cli_capture
         from tracekit.cli_estimate import estimate
         from tracekit.cli_report import export, report
+        from tracekit.cli_scrub import scrub
 
         app.command()(estimate)
         app.command()(report)
         app.command()(export)
+        app.command()(scrub)
         cli_capture.register(app)
     return app
 

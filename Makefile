@@ -12,7 +12,7 @@ test: .venv/installed-dev ## lint, types and tests
 	$(BIN)/python -m pytest -m "not gpu"
 
 golden: .venv/installed-dev ## renew the golden files after a change that was meant
-	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py
+	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_readme.py
 
 bench: .venv/installed ## the README's performance figures
 	$(BIN)/python -m benchmarks.gaps_speed

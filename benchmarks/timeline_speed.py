@@ -21,7 +21,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_trace import write_trace
+from benchmarks.make_trace import write_trace
 
 RUNS = 5
 FLAGS = (
@@ -79,7 +79,7 @@ def write_page(trace: Path, page: Path) -> tuple[float, float]:
     code = "import sys; from pathlib import Path; from tracekit.cli_report import report; "
     code += "report(Path(sys.argv[1]), Path(sys.argv[2]))"
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code, trace, page], check=True)
+    subprocess.run([sys.executable, "-c", code, trace, page], check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - begin
     return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
 

@@ -549,6 +549,7 @@ def _row(group: Group) -> Document:
     heads = sorted(b.gap for b in boundaries if b.head)
     where = group.key.pop("where")
     causes = {c: sum(b.causes[c] for b in boundaries) for c in ("host", "call", "queued", "unknown")}
+    negative = [gap for gap in gaps if gap < 0]
     return {
         "key": group.key,
         "where": where,
@@ -557,6 +558,7 @@ def _row(group: Group) -> Document:
         "overlapping": sum(b.gap < 0 for b in boundaries),
         "interrupted": sum(b.interrupted for b in boundaries),
         "head_ns": percentile(heads, 50) if heads and where == "replay" else None,
+        "overlapping_median_ns": percentile(negative, 50) if negative else None,
         "gap_ns": {
             "min": gaps[0],
             "p10": percentile(gaps, 10),

@@ -20,10 +20,11 @@ import tracekit
 from tracekit.analysis.boundaries import find_boundaries, find_causes
 from tracekit.analysis.compare import compare
 from tracekit.analysis.histogram import count_gaps
-from tracekit.analysis.iterations import find_iterations, overlay
+from tracekit.analysis.overlay import overlay
+from tracekit.analysis.steps import find_instances, find_largest
 from tracekit.cli_report import report
 from tracekit.decode.classes import classify_kernel
-from tracekit.errors import TracekitError, UnanswerableError, UnknownNameError
+from tracekit.errors import TracekitError, UnanswerableError, UsageError
 from tracekit.report.perfetto import starts_of
 from tracekit.report.timeline import pack, render_timeline, write_timeline
 from tracekit.report.timeline_data import InKernel, Prediction, StepPanels, collect_page
@@ -92,7 +93,7 @@ def test_a_column_comes_back_as_it_was(values: list[int], name: str) -> None:
     assert (np.cumsum(back) if column.delta else back).tolist() == values
 
 
-# Histogram and iterations
+# Histogram and overlay
 
 
 def test_a_histogram_counts_every_gap_once() -> None:
@@ -110,26 +111,22 @@ def test_a_histogram_loses_nothing(values: list[int], tick: int | None) -> None:
     assert histogram.first_ns % (tick or 1) == 0
 
 
-def test_steps_are_the_ranges_asked_for() -> None:
-    found = find_iterations(sample("hf_compile"), "decode_step")
-    assert found is not None
-    assert len(found) == 16
-    assert np.diff(found.edges).tolist() == [566] * 16
-
-
 def test_unasked_the_graph_that_repeats_is_the_step() -> None:
     trace = sample("pdl_chain_node")
-    found = find_iterations(trace)
+    found = find_largest(trace)
     assert found is not None
     laid = overlay(trace, found)
-    assert (laid.label, laid.alike, laid.kernels) == ("graph 2", 21, 200)
+    assert (laid.label, laid.alike, laid.kernels) == ("replays of graph 2", 21, 200)
     assert (laid.start_ns[:, 0] == 0).all()
     assert (np.diff(laid.median_ns) > 0).all()
 
 
-def test_an_unknown_range_is_an_error() -> None:
-    with pytest.raises(UnknownNameError, match="decode_step"):
-        find_iterations(sample("hf_compile"), "no such range")
+def test_a_range_before_the_graph_it_holds() -> None:
+    trace = sample("hf_compile")
+    found = find_largest(trace)
+    assert found is not None
+    assert [len(rows) for rows in found.kernels] == [566] * 16
+    assert found.source == find_instances(trace, "decode_step").source == "NVTX range decode_step"
 
 
 # Comparing
@@ -164,8 +161,15 @@ def test_panels_without_data_are_left_out() -> None:
     page = collect_page(sample("hf_compile"))
     assert meta_of(render_timeline([page]))["runs"][0]["budget"] is None
     inside = InKernel(ints(0, 0, 5), ints(0, 2, 1), ints(0, 10, 0), ints(10, 20, 30), ints(0, 1))
-    panels = StepPanels((("data", 300.0),), Prediction((0.0, 500.0), (300.0, 400.0), 410.0), inside)
-    meta = meta_of(render_timeline([collect_page(sample("hf_compile"), panels=panels)]))
+    panels = StepPanels(
+        ("g = 1.04 us <measured>.",),
+        (("data", 300.0),),
+        Prediction((0.0, 500.0), (300.0, 400.0), 410.0),
+        inside,
+    )
+    text = render_timeline([collect_page(sample("hf_compile"), panels=panels)])
+    meta = meta_of(text)
+    assert "<li>g = 1.04 us &lt;measured&gt;.</li>" in text
     assert meta["runs"][0]["budget"] == [["data", 300.0]]
     assert meta["inside"]["critical"] == [0, 1]
     assert [track["label"] for track in meta["inside"]["tables"][0]["tracks"]] == ["SM 0", "SM 5"]
@@ -201,3 +205,23 @@ def test_secrets_of_the_recording_do_not_reach_the_page(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(TracekitError, match="cannot be written"):
         write_timeline([collect_page(sample("hf_compile"))], tmp_path / "no such folder" / "page.html")
+
+
+def test_the_page_never_replaces_its_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.sqlite"
+    shutil.copy(SAMPLES / "hf_compile.sqlite", path)
+    with pytest.raises(UsageError, match="the trace itself"):
+        report(path, path)
+    assert path.read_bytes() == (SAMPLES / "hf_compile.sqlite").read_bytes()
+
+
+@pytest.mark.parametrize("range_name", [None, "graph+pdl"])
+def test_histograms_count_the_boundaries_of_the_answer(range_name: str | None) -> None:
+    page = collect_page(sample("pdl_chain_node"), range_name)
+    counted = {w: sum(h.counts) + h.below + h.above for w, h in page.histograms.items()}
+    assert counted == {row.where: row.boundaries for row in page.overview.rows}
+    kernels = page.tracks.table("kernel")
+    assert kernels is not None
+    for where, rows in page.longest.items():
+        row = next(row for row in page.overview.rows if row.where == where)
+        assert kernels.gap_ns[rows[0]] == row.gap_ns.max

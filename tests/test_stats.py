@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analysis.stats import detect_tick, group
+from tracekit.analysis.stats import detect_tick, group, sum_by
 from tracekit.trace import Codes, Ints
 
 SHARES = {"p10": 10, "median": 50, "p90": 90, "p99": 99}
@@ -37,7 +37,8 @@ def test_distributions_equal_numpy(rows: list[tuple[int, int]]) -> None:
 def test_sums_by_group_are_exact(rows: list[tuple[int, int]]) -> None:
     codes, values = columns(rows)
     expected = [sum(v for c, v in rows if c == code) for code in range(4)]
-    assert group(codes, values, 4).sums(values).tolist() == expected
+    assert sum_by(codes, values, 4).tolist() == expected
+    assert group(codes, values, 4).totals.tolist() == expected
 
 
 def test_many_groups() -> None:

@@ -25,8 +25,11 @@ def build_app(command: str | None = None) -> typer.Typer:
     if command != "gaps":
         from tracekit import cli_capture
         from tracekit.cli_estimate import estimate
+        from tracekit.cli_report import export, report
 
         app.command()(estimate)
+        app.command()(report)
+        app.command()(export)
         cli_capture.register(app)
     return app
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli_step import Asked, Traced, measure_traced
 from tracekit.decode.estimate import (
     HANDBOOK_EFFICIENCY,
     HANDBOOK_LAUNCH_NS,
-    Machine,
     StepEstimate,
     WhatIf,
     estimate_step,
@@ -20,14 +20,11 @@ from tracekit.decode.estimate import (
 from tracekit.decode.gpus import GpuFigures, find_gpu, gpu_of_bandwidth
 from tracekit.decode.kernels import FUSIONS, Step
 from tracekit.decode.models import load_model
-from tracekit.errors import UnknownNameError, UsageError
+from tracekit.errors import UsageError
 from tracekit.report.estimate import render_csv, render_json, render_kernels_csv, render_text
 
 if TYPE_CHECKING:
-    from tracekit.analysis.steps import Steps
-    from tracekit.decode.calibration import Calibration
-    from tracekit.decode.measured import MeasuredStep
-    from tracekit.trace import Trace
+    pass
 
 HANDBOOK_STEPS = (("Qwen3-0.6B", 1, 1024), ("Qwen3-8B", 1, 1024), ("Qwen3-0.6B", 64, 4096))
 HANDBOOK_GPU = "H100"
@@ -103,7 +100,7 @@ def estimate(
 
     Example: tracekit estimate --trace x.sqlite --range decode_step --model Qwen3-0.6B --context 1024
     """
-    asked = _Asked(
+    asked = Asked(
         steps=_choose_steps(model, batch, context, handbook=trace is None),
         gpu=_find_gpu(gpu, bandwidth),
         efficiency=efficiency,
@@ -114,42 +111,11 @@ def estimate(
     ).with_layout(weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion)
     output = _choose_output(as_json, as_csv, kernels)
     if trace is not None:
-        traced = _Traced(trace, range_name, graph, skip, untraced_us, calibration)
+        traced = Traced(trace, range_name, graph, skip, untraced_us, calibration)
         text = _hold_against(traced, asked, output)
     else:
         text = _print_estimates(asked, output, plot)
     typer.echo(text.rstrip("\n"))
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The estimate's side of the command line; `gpu` is None where none was named."""
-
-    steps: list[Step]
-    gpu: GpuFigures | None
-    efficiency: float
-    launch_ns: int
-    gaps_ns: tuple[int, ...]
-    fused_kernels: int | None
-    others: tuple[GpuFigures, ...]
-
-    def with_layout(self, **layout: Any) -> _Asked:
-        return replace(self, steps=[replace(step, **layout) for step in self.steps])
-
-    def machine(self, gpu: GpuFigures) -> Machine:
-        return Machine(gpu, self.efficiency, self.launch_ns)
-
-
-@dataclass(frozen=True)
-class _Traced:
-    """The trace's side of the command line."""
-
-    path: Path
-    range_name: str | None
-    graph: int | None
-    skip: int
-    untraced_us: float | None
-    calibration: Path | None
 
 
 @dataclass(frozen=True)
@@ -160,7 +126,7 @@ class _Output:
     kernels: bool
 
 
-def _print_estimates(asked: _Asked, output: _Output, plot: Path | None) -> str:
+def _print_estimates(asked: Asked, output: _Output, plot: Path | None) -> str:
     machine = asked.machine(asked.gpu or find_gpu(HANDBOOK_GPU))
     estimates = [estimate_step(step, machine, asked.gaps_ns) for step in asked.steps]
     what_ifs = _ask_what_ifs(estimates, asked.fused_kernels, asked.others)
@@ -174,82 +140,14 @@ def _print_estimates(asked: _Asked, output: _Output, plot: Path | None) -> str:
     return render(estimates, what_ifs, kernels=output.kernels)
 
 
-def _hold_against(traced: _Traced, asked: _Asked, output: _Output) -> str:
+def _hold_against(traced: Traced, asked: Asked, output: _Output) -> str:
+    from tracekit.readers import read
     from tracekit.report.step import step_csv, step_json, step_text
 
-    measured = _measure(traced, asked)
+    measured = measure_traced(read(traced.path, shapes=True), traced, asked)
     if output.form == "text":
         return step_text(measured, kernels=output.kernels)
     return step_csv(measured) if output.form == "csv" else step_json(measured, kernels=output.kernels)
-
-
-def _measure(traced: _Traced, asked: _Asked) -> MeasuredStep:
-    from tracekit.analysis.boundaries import find_boundaries
-    from tracekit.analysis.steps import find_steps
-    from tracekit.decode.measured import Question, measure_step
-    from tracekit.readers import read
-
-    if len(asked.steps) > 1:
-        raise UsageError("--trace is about one step: give one --model")
-    trace = read(traced.path, shapes=True)
-    steps = find_steps(trace, traced.range_name, traced.graph, traced.skip)
-    gpu = _gpu_of(trace, steps, asked)
-    estimate = None if gpu is None else estimate_step(asked.steps[0], asked.machine(gpu), asked.gaps_ns)
-    question = Question(
-        estimate=estimate,
-        assumed_gaps_ns=asked.gaps_ns,
-        calibration=_find_calibration(traced, trace, steps),
-        untraced_ns=_untraced_ns(traced, trace, steps),
-        fused_kernels=asked.fused_kernels,
-        other_gpus=asked.others,
-    )
-    return measure_step(trace, find_boundaries(trace), steps, question)
-
-
-def _gpu_of(trace: Trace, steps: Steps, asked: _Asked) -> GpuFigures | None:
-    """The GPU the estimate is for: as named, else the one the trace was recorded on; None without a model."""
-    if not asked.steps:
-        return None
-    if asked.gpu is not None:
-        return asked.gpu
-    recorded = trace.gpu_of(steps.process, steps.device)
-    if recorded is None:
-        raise UsageError("the trace does not say which GPU it was recorded on: name it with --gpu")
-    try:
-        return find_gpu(recorded.name)
-    except UnknownNameError:
-        if recorded.memory_bandwidth_bytes_per_s is None:
-            raise
-        return gpu_of_bandwidth(recorded.memory_bandwidth_bytes_per_s, f"{recorded.name}, from the recording")
-
-
-def _find_calibration(traced: _Traced, trace: Trace, steps: Steps) -> Calibration | None:
-    from tracekit.decode.calibration import load_calibration, packaged_calibrations
-
-    if traced.calibration is not None:
-        return load_calibration(traced.calibration)
-    recorded = trace.gpu_of(steps.process, steps.device)
-    return packaged_calibrations().get(recorded.name) if recorded else None
-
-
-def _untraced_ns(traced: _Traced, trace: Trace, steps: Steps) -> float | None:
-    """What a step takes untraced: as given, else from the sidecar's timing of the same phase.
-
-    A phase is timed by pass: it counts only where a pass has as many kernels as the step.
-    """
-    from tracekit.capture.sidecar import read_sidecar, sidecar_path
-
-    if traced.untraced_us is not None:
-        return traced.untraced_us * 1e3
-    path = sidecar_path(traced.path)
-    if not path.is_file():
-        return None
-    kernels = len(steps.typical.kernels)
-    for mode in steps.find_ranges(trace, "tracekit"):
-        timing = read_sidecar(path).timing(mode, "untraced")
-        if timing is not None and timing.kernels == kernels:
-            return float(timing.pass_ns)
-    return None
 
 
 def _choose_output(as_json: bool, as_csv: bool, kernels: bool) -> _Output:

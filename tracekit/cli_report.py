@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.errors import UsageError
+from tracekit.capture.sidecar import read_sidecar, sidecar_path
+from tracekit.cli_step import Asked, Traced, measure_traced
+from tracekit.decode.kernels import Step
+from tracekit.decode.models import load_model
+from tracekit.errors import UnanswerableError, UnknownNameError, UsageError
+from tracekit.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from tracekit.report.timeline_data import StepPanels
+    from tracekit.trace import Trace
 
 TraceFile = Annotated[Path, typer.Argument(help="An nsys SQLite export.", metavar="TRACE")]
 
@@ -25,10 +35,15 @@ def report(
     force: Annotated[
         bool, typer.Option("--force", help="Compare recordings that were not made in the same way.")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Hold the step against this model's estimate, as `estimate` does.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences in the step, with --model.")] = 1,
+    context: Annotated[int, typer.Option(help="Tokens in the KV cache of each, with --model.")] = 1024,
 ) -> None:
     """Write one HTML file that shows where the time goes, where the gaps are, and why; it works offline.
 
-    Example: tracekit report trace.sqlite -o report.html
+    Example: tracekit report trace.sqlite -o report.html --model Qwen3-0.6B
     """
     from tracekit.analysis.compare import compare as compare_traces
     from tracekit.decode.classes import classify_kernel
@@ -36,9 +51,15 @@ def report(
     from tracekit.report.timeline import write_timeline
     from tracekit.report.timeline_data import collect_page
 
-    traces = [read(path, shapes=True) for path in (trace, compare) if path]
+    paths = [path for path in (trace, compare) if path]
+    _keep(paths, output)
+    traces = [read(path, shapes=True) for path in paths]
     difference = compare_traces(traces[0], traces[1], classify_kernel, force=force) if compare else None
-    write_timeline([collect_page(one, range_name) for one in traces], output, difference)
+    asked = Asked([Step(load_model(model), batch, context)] if model else [])
+    panels = [_panels(one, Traced(path, range_name), asked) for one, path in zip(traces, paths, strict=True)]
+    pages = [collect_page(one, range_name, panel) for one, panel in zip(traces, panels, strict=True)]
+    write_timeline(pages, output, difference)
+    print(f"{output}: {format_bytes(output.stat().st_size)}")
 
 
 def export(
@@ -56,4 +77,41 @@ def export(
 
     if perfetto is None:
         raise UsageError("say what to write: --perfetto out.json.gz")
+    _keep([trace], perfetto)
     write_perfetto(read(trace, shapes=True), perfetto)
+    print(f"{perfetto}: {format_bytes(perfetto.stat().st_size)}")
+
+
+def _panels(trace: Trace, traced: Traced, asked: Asked) -> StepPanels:
+    """What is known of the steps; unasked, nothing where it is not clear what a step is."""
+    from tracekit.report.step import step_panels
+    from tracekit.report.timeline_data import StepPanels
+
+    stamped = _stamp_sentences(traced.path)
+    try:
+        return step_panels(measure_traced(trace, traced, asked), stamped)
+    except (UnknownNameError, UnanswerableError):
+        if asked.steps or traced.range_name:
+            raise
+        return StepPanels(sentences=stamped)
+
+
+def _stamp_sentences(trace: Path) -> tuple[str, ...]:
+    """The device gap that the workload stamped inside its kernels, from the trace's sidecar."""
+    path = sidecar_path(trace)
+    stamps = read_sidecar(path).stamps if path.is_file() else ()
+    smallest = min((stamp.layer_bytes for stamp in stamps), default=0)
+    return tuple(
+        f"Device gap in mode {stamp.mode}, from the last block's end to the next kernel's first block, "
+        f"stamped inside the kernels, untraced: {format_ns(stamp.device_gap_ns)} "
+        f"(p10 {format_ns(stamp.device_gap_p10_ns)}, p90 {format_ns(stamp.device_gap_p90_ns)}; "
+        f"{format_bytes(stamp.layer_bytes)} a layer)."
+        for stamp in stamps
+        if stamp.layer_bytes == smallest
+    )
+
+
+def _keep(traces: Sequence[Path], output: Path) -> None:
+    """No output may replace a trace."""
+    if any(output.exists() and trace.exists() and output.samefile(trace) for trace in traces):
+        raise UsageError(f"{output} is the trace itself; name another file to write")

@@ -66,6 +66,7 @@ def main() -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("#page[data-ready=yes]", state="attached")
         page.screenshot(path=HERE / "compare.png")
+        page.locator("#difference-box").screenshot(path=HERE / "compare_difference.png")
         browser.close()
 
 

@@ -124,3 +124,16 @@ def hostile_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     db.commit()
     db.close()
     return path
+
+
+@pytest.fixture(scope="session")
+def only_opaque(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording whose kernels are all inside replays recorded as a whole."""
+    path = tmp_path_factory.mktemp("opaque") / "only_opaque.sqlite"
+    shutil.copy(SAMPLES / "pdl_chain_graph_level.sqlite", path)
+    path.chmod(0o644)
+    db = sqlite3.connect(path)
+    db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    db.commit()
+    db.close()
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from playwright.sync_api import Page
 import tracekit
 import tracekit.intervals
 from tests.browser.conftest import HOSTILE_NAMES, SAMPLES, OpenTrace
+from tests.run import run
 from tracekit.analysis.idle import measure_busy
 from tracekit.report.json import gaps_json
 from tracekit.report.names import printable
@@ -52,8 +54,22 @@ def settle(page: Page) -> None:
 def test_the_answer_is_that_of_the_gaps_command(open_trace: OpenTrace, name: str) -> None:
     page = open_trace(name)
     overview = tracekit.gaps(tracekit.read(SAMPLES / name), "none")
-    assert page.locator("#answer li").all_inner_texts() == [s.strip() for s in headline(overview)]
+    said = [s.strip() for s in headline(overview)]
+    assert page.locator("#answer li").all_inner_texts()[: len(said)] == said
     assert page.locator("main > section:last-child li").all_inner_texts() == cautions(overview)
+
+
+def test_the_budget_of_the_step_is_on_the_page(open_trace: OpenTrace, tmp_path: Path) -> None:
+    """The parts of `estimate --json`, adding up to the step; the prediction where a model is named."""
+    model = ("--model", "Qwen3-0.6B")
+    assert run("report", SAMPLES / COMPILED, "-o", tmp_path / "x.html", *model).code == 0
+    page = open_trace(tmp_path / "x.html")
+    page.wait_for_function("document.getElementById('budget').data")
+    budget = run("estimate", "--trace", SAMPLES / COMPILED, *model, "--json").document["measured"]["budget"]
+    times = page.evaluate("document.getElementById('budget').data[0].text")
+    assert times[-1] == format_ns(budget["span_ns"])
+    assert format_ns(budget["replay_ns"]) in times
+    assert page.locator("#prediction-box").is_visible()
 
 
 def test_the_pair_table_holds_the_numbers_of_json(open_trace: OpenTrace) -> None:
@@ -61,7 +77,7 @@ def test_the_pair_table_holds_the_numbers_of_json(open_trace: OpenTrace) -> None
     document = json.loads(gaps_json([tracekit.gaps(tracekit.read(SAMPLES / COMPILED), "pair")]))
     lines = page.evaluate(
         """[...document.querySelectorAll("#pairs tbody tr")].map((line) => [
-            ...[...line.cells].slice(0, 3).map((cell) => cell.textContent),
+            ...[...line.cells].slice(0, 3).map((cell) => cell.title),
             ...[...line.cells].slice(3, 7).map((cell) => Number(cell.dataset.value)),
             Number(line.cells[9].dataset.value)])"""
     )
@@ -87,6 +103,35 @@ def test_busy_time_adds_up_at_every_zoom(open_trace: OpenTrace, name: str) -> No
     opaque = trace.opaque_replays
     replays = int((opaque.end_ns - opaque.start_ns).sum())
     assert sum(on_page) + copies + replays == measure_busy(trace).devices[0].busy_ns
+
+
+@pytest.mark.parametrize("kind", ["copy", "kernel", "replay", "range", "call"])
+def test_nothing_is_too_short_to_be_seen(open_trace: OpenTrace, kind: str) -> None:
+    page = open_trace(PDL)
+    page.keyboard.press("0")
+    settle(page)
+    unseen = page.evaluate(
+        """(kind) => {
+            const panel = state.panels[0];
+            const ratio = panel.canvas.width / panel.width;
+            const { data, width } = panel.context.getImageData(0, 0, panel.canvas.width, panel.canvas.height);
+            const paper = data.slice(4 * (width + 5), 4 * (width + 5) + 3).join();
+            const at = (x, y) => data.slice(4 * (y * width + x), 4 * (y * width + x) + 3).join();
+            const painted = (x, y) => at(x, y) !== paper;
+            return panel.rows.filter((row) => row.track?.table.kind === kind).flatMap((row) => {
+                const rows = [];
+                for (let i = row.track.low; i < row.track.high; i += 1) rows.push(i);
+                return rows.filter((i) => {
+                    const x = Math.floor(xAt(panel, row.track.table.start[i]) * ratio);
+                    for (let y = Math.floor(row.y * ratio); y < (row.y + row.height) * ratio; y += 1)
+                        if (painted(x, y) || painted(x + 1, y)) return false;
+                    return true;
+                });
+            });
+        }""",
+        kind,
+    )
+    assert unseen == []
 
 
 def test_numbers_are_written_as_in_the_terminal(open_trace: OpenTrace) -> None:
@@ -167,6 +212,16 @@ def test_hovering_tells_all_about_a_kernel(open_trace: OpenTrace) -> None:
     assert printable(trace.names[trace.kernels.name[100]])[:100] in words
     for word in ("gap before", "grid", "block", "decode_step", "replay of graph", "launched by"):
         assert word in words
+
+
+def test_a_pixel_of_many_says_how_many(open_trace: OpenTrace) -> None:
+    page = open_trace(COMPILED)
+    box = page.locator("#timelines canvas").bounding_box()
+    assert box
+    top = page.evaluate("state.panels[0].rows.find((row) => row.track?.table.kind === 'kernel').y")
+    page.mouse.move(box["x"] + 800, box["y"] + top + 8)
+    words = page.locator("#tip").inner_text()
+    assert re.search(r"in this pixel\n\d+ start, busy \d+\.\d % of \d+\.\d us, longest gap", words)
 
 
 def test_clicking_a_kernel_lights_up_its_launch_call(open_trace: OpenTrace) -> None:
@@ -347,3 +402,11 @@ def test_panels_with_data_of_their_own(open_trace: OpenTrace, page_with_panels: 
     page.mouse.wheel(0, -300)
     settle(page)
     assert page.evaluate("state.inside.view.t1 - state.inside.view.t0") < 82
+
+
+def test_a_recording_without_kernels_has_no_empty_tables(open_trace: OpenTrace, only_opaque: Path) -> None:
+    page = open_trace(only_opaque)
+    for part in ("gaps", "sizes", "pairs", "steps"):
+        assert page.locator(f"#{part}-box").is_hidden()
+    page.keyboard.press("n")
+    assert "no boundary to measure" in page.locator("#answer").inner_text()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.errors import UnknownNameError
-from tracekit.trace import Ints, Trace, process_of
+from tracekit.trace import Codes, Ints, Trace, process_of
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -24,6 +24,7 @@ Mask = NDArray[np.bool_]
 class Members:
     """(range, kernel) pairs: every kernel of every range instance asked for.
 
+    An instance inside another one of the same name is left out: the outer one owns its kernels too.
     `continues` says that the kernel before it on its stream key is in the same instance, so that
     the boundary between them belongs to the range.
     """
@@ -37,16 +38,18 @@ def match_ranges(trace: Trace, wanted: str) -> Rows:
     """Rows of the ranges called `wanted`: by full name, by name without domain, else as a regular
     expression that must match the whole name. Raises `UnknownNameError` listing what there is.
     """
-    names = trace.range_names
+    there = np.unique(trace.ranges.name).tolist()
+    names = {code: trace.range_names[code] for code in there}
     for matches in (
         lambda name: name == wanted,
         lambda name: name.partition(":")[2] == wanted,
         lambda name: _full_match(wanted, name),
     ):
-        chosen = np.array([i for i, name in enumerate(names) if matches(name)], dtype=np.int32)
+        chosen = np.array([code for code, name in names.items() if matches(name)], dtype=np.int32)
         if len(chosen):
             return np.flatnonzero(np.isin(trace.ranges.name, chosen))
-    raise UnknownNameError(f"no NVTX range is called or matches {wanted!r}; {_what_there_is(names)}")
+    listed = _what_there_is(sorted(names.values()))
+    raise UnknownNameError(f"no NVTX range is called or matches {wanted!r}; {listed}")
 
 
 def find_members(trace: Trace, ranges: Rows) -> Members:
@@ -91,7 +94,9 @@ def _slices(trace: Trace, rows: Rows, owner: Ints, of_call: Ints) -> tuple[Rows,
         starts = calls.start_ns[call[first:last]]
         low[mine] = first + np.searchsorted(starts, trace.ranges.start_ns[rows[mine]])
         high[mine] = first + np.searchsorted(starts, trace.ranges.end_ns[rows[mine]])
-    count = np.maximum(high - low, 0)
+    outermost = _outermost(trace.ranges.name[rows], owner, low, high)
+    rows, low, high = rows[outermost], low[outermost], high[outermost]
+    count = high - low
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     at = np.repeat(low, count) + within
     kernel = launched[at]
@@ -103,6 +108,21 @@ def _slices(trace: Trace, rows: Rows, owner: Ints, of_call: Ints) -> tuple[Rows,
     return np.repeat(rows, count), kernel, continues
 
 
+def _outermost(name: Codes, owner: Ints, low: Rows, high: Rows) -> Rows:
+    """Instances with launches that no earlier, longer one of the same name and owner holds.
+
+    Without this, ranges that were never closed would list every kernel once for each of them.
+    """
+    order = np.lexsort((-high, low, owner, name))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (np.diff(name[order]) != 0) | (np.diff(owner[order]) != 0)
+    # Groups are kept apart by more than any position, so one running maximum serves them all.
+    reach = high[order] + np.cumsum(new) * (int(high.max(initial=0)) + 1)
+    held = np.zeros(len(order), dtype=bool)
+    held[1:] = ~new[1:] & (reach[1:] <= np.maximum.accumulate(reach)[:-1])
+    return np.sort(order[~held & (high[order] > low[order])])
+
+
 def _full_match(pattern: str, name: str) -> bool:
     try:
         return re.fullmatch(pattern, name) is not None
@@ -110,8 +130,8 @@ def _full_match(pattern: str, name: str) -> bool:
         return False
 
 
-def _what_there_is(names: tuple[str, ...]) -> str:
+def _what_there_is(names: list[str]) -> str:
     if not names:
         return "the trace has no NVTX ranges (record with --trace=cuda,nvtx)"
-    shown = ", ".join(sorted(names)[:12])
+    shown = ", ".join(names[:12])
     return f"there is: {shown}" + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracekit.analysis.boundaries import starts_before_call
 from tracekit.codes import encode, encode_rows
 from tracekit.trace import NONE, Trace, TraceWarning, process_of
 
 GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
+KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
+BEGIN_CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
 RECORD_NODES = "record with --cuda-graph-trace=node to see them"
 
 
@@ -19,6 +22,7 @@ def check_recording(trace: Trace) -> tuple[TraceWarning, ...]:
     found = [
         _opaque_replays(trace),
         _under_recorded(trace),
+        _lost_at_start(trace),
         _launches_without_kernels(trace),
         _kernels_without_call(trace),
         _kernels_before_call(trace),
@@ -37,7 +41,7 @@ def _opaque_replays(trace: Trace) -> TraceWarning | None:
 
 
 def _under_recorded(trace: Trace) -> TraceWarning | None:
-    """Replays with less than half the kernels of the median replay of their graph."""
+    """Replays with fewer kernels than the median replay of their graph."""
     kernels = trace.kernels
     nodes = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
     if not len(nodes):
@@ -50,20 +54,39 @@ def _under_recorded(trace: Trace) -> TraceWarning | None:
     few = 0
     for one in range(int(graph_code.max()) + 1):
         sizes = size[graph_code == one]
-        few += int((sizes < np.median(sizes) / 2).sum())
+        few += int((sizes < np.median(sizes)).sum())
     return TraceWarning(
         "under_recorded_replays",
-        "graph replays with less than half the kernels of their siblings: the rest was not recorded, "
-        "idle time around them is unreliable",
+        "graph replays with fewer kernels than their siblings: the rest was not recorded, or a conditional "
+        "node took another way; idle time around them is unreliable",
         few,
     )
 
 
-def _launches_without_kernels(trace: Trace) -> TraceWarning | None:
-    launches = [i for i, name in enumerate(trace.names) if GRAPH_LAUNCH.match(name)]
-    if not launches:
+def _lost_at_start(trace: Trace) -> TraceWarning | None:
+    """Launches before the first kernel's that have no kernel, outside any stream capture."""
+    capture = _calls_named(trace, BEGIN_CAPTURE)
+    launches = _calls_named(trace, KERNEL_LAUNCH)
+    launched = trace.kernels.call[trace.kernels.call >= 0]
+    if not len(launched):
         return None
-    rows = np.flatnonzero(np.isin(trace.calls.name, launches))
+    # Calls are in order of start. A launch that is being captured runs later, as part of a graph.
+    first = min(int(launched.min()), int(capture[0]) if len(capture) else len(trace.calls))
+    return TraceWarning(
+        "lost_at_start",
+        "launches at the start of the recording have no kernel in the file: events were dropped there",
+        int((launches < first).sum()),
+    )
+
+
+def _calls_named(trace: Trace, pattern: re.Pattern[str]) -> NDArray[np.intp]:
+    """Rows of the calls whose name begins so, in order of start."""
+    codes = [i for i, name in enumerate(trace.names) if pattern.match(name)]
+    return np.flatnonzero(np.isin(trace.calls.name, codes)) if codes else np.empty(0, dtype=np.intp)
+
+
+def _launches_without_kernels(trace: Trace) -> TraceWarning | None:
+    rows = _calls_named(trace, GRAPH_LAUNCH)
     with_kernels = np.zeros(len(trace.calls) + 1, dtype=bool)
     with_kernels[trace.kernels.call] = True
     opaque = np.isin(trace.calls.correlation[rows], trace.opaque_replays.correlation)
@@ -95,10 +118,11 @@ def _kernels_before_call(trace: Trace) -> TraceWarning | None:
 
 def _callers_without_kernels(trace: Trace) -> TraceWarning | None:
     active = {key.process for key in trace.streams}
-    callers = set(encode(process_of(trace.calls.thread))[1].tolist())
+    silent = sorted(set(encode(process_of(trace.calls.thread))[1].tolist()) - active)
+    named = ", ".join(map(str, silent[:8])) + (" and more" if len(silent) > 8 else "")
     return TraceWarning(
         "process_without_kernels",
-        "processes with CUDA calls but no GPU activity in the file (another rank's recording, or "
-        "events lost)",
-        len(callers - active),
+        f"processes with CUDA calls but no GPU activity in the file ({named}): another rank's recording, or "
+        "events lost",
+        len(silent),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
@@ -119,9 +120,8 @@ class GapReport:
         return pd.DataFrame([flatten(row) for row in self.rows], columns=flat_columns(self.by))
 
     def _repr_html_(self) -> str:
-        from tracekit.report.text import notebook_html
-
-        return notebook_html(self)
+        rows: str = self.table.to_html(index=False, escape=True, max_rows=20)
+        return f"<p>{html.escape(self.recording.file)}: gaps by {self.by}</p>{rows}"
 
 
 def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> GapReport:
@@ -136,7 +136,7 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
     chosen, matched = _select(trace, boundaries, selection, window)
     rows = _rows(trace, boundaries, GROUPINGS[by](trace, chosen), selection.where)
     busy = measure_busy(trace, window)
-    if not busy.devices:
+    if window is not None and not any(device.busy_ns for device in busy.devices):
         raise _nothing_in(trace, window)
     return GapReport(
         recording=trace.recording,
@@ -200,8 +200,8 @@ def _close(trace: Trace, window: Window | None) -> tuple[int, int] | None:
     return low, high
 
 
-def _nothing_in(trace: Trace, window: tuple[int, int] | None) -> UnanswerableError:
-    low, high = window or (trace.start_ns, trace.end_ns)
+def _nothing_in(trace: Trace, window: tuple[int, int]) -> UnanswerableError:
+    low, high = window
     return UnanswerableError(
         f"no GPU activity in the window {low}..{high} ns; the trace has some from {trace.start_ns} to "
         f"{trace.end_ns} ns"

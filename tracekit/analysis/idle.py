@@ -62,11 +62,11 @@ def measure_busy(trace: Trace, window: tuple[int, int] | None = None) -> BusyTim
 
     A window clips activity and is the span: its edges count as idle.
     """
-    work, copies = _activity(trace, window)
+    work, copies = _activity(trace)
     devices, by_gpu = [], defaultdict(list)
     for key in sorted(work.keys() | copies.keys()):
-        kernel = merge(*_joined(work[key]))
-        both = merge(*_joined([kernel, *copies[key]]))
+        kernel = _clipped(merge(*_joined(work[key])), window)
+        both = merge(*_joined([kernel, _clipped(merge(*_joined(copies[key])), window)]))
         busy = _length(both)
         devices.append(DeviceTime(*key, _span(both, window), busy, busy - _length(kernel)))
         if key in trace.recording.gpu_of_device:
@@ -89,7 +89,11 @@ def _span(merged: Intervals, window: tuple[int, int] | None) -> int:
 Activity = defaultdict[tuple[int, int], list[Intervals]]
 
 
-def _activity(trace: Trace, window: tuple[int, int] | None) -> tuple[Activity, Activity]:
+def _clipped(merged: Intervals, window: tuple[int, int] | None) -> Intervals:
+    return clip(*merged, *window) if window else merged
+
+
+def _activity(trace: Trace) -> tuple[Activity, Activity]:
     """Kernels and opaque replays, and copies and memsets, by (process, device)."""
     work: Activity = defaultdict(list)
     copies: Activity = defaultdict(list)
@@ -100,11 +104,8 @@ def _activity(trace: Trace, window: tuple[int, int] | None) -> tuple[Activity, A
         edges = np.flatnonzero(np.diff(stream, prepend=-1, append=-1)).tolist() if len(stream) else []
         for low, high in pairwise(edges):
             rows = slice(low, high) if order is None else order[low:high]
-            part = (start[rows], end[rows])
-            part = clip(*part, *window) if window else part
             key = trace.streams[stream[low]]
-            if len(part[0]):
-                found[key.process, key.device].append(part)
+            found[key.process, key.device].append((start[rows], end[rows]))
     return work, copies
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +96,8 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class _Instances:
-    """Kernel rows by step, with what the steps are."""
+class Instances:
+    """Kernel rows by step, each by start, steps in order of their first kernel; `source` names them."""
 
     source: str
     kernels: list[Rows]
@@ -109,14 +110,11 @@ def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = 
     `skip` cuts steps off at the start. Raises `UnknownNameError`, listing what there is, where nothing
     matches or the choice is not clear, and `UnanswerableError` where no kernels are left.
     """
-    instances = _choose(trace, range_name, graph)
-    filled = [rows for rows in instances.kernels if len(rows)]
-    if not filled:
-        raise UnanswerableError(f"{instances.source}: no kernel was launched in it; {_candidates(trace)}")
-    place, mine, elsewhere = _busiest_device(trace, filled)
+    instances = find_instances(trace, range_name, graph)
+    place, mine, elsewhere = _busiest_device(trace, instances.kernels)
     if skip >= len(mine):
         raise UnanswerableError(f"{instances.source}: {len(mine)} steps, none left after skipping {skip}")
-    mine = sorted(mine, key=lambda rows: int(trace.kernels.start_ns[rows[0]]))[skip:]
+    mine = mine[skip:]
     copies = _copies_of(trace, place)
     known_call = (trace.kernels.call >= 0) & ~starts_before_call(trace)
     steps = tuple(_step(trace, rows, copies, known_call) for rows in mine)
@@ -126,35 +124,66 @@ def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = 
 # Choosing
 
 
-def _choose(trace: Trace, range_name: str | None, graph: int | None) -> _Instances:
+def find_instances(trace: Trace, range_name: str | None = None, graph: int | None = None) -> Instances:
+    """The steps' kernels, chosen as `find_steps` says; raises what it raises."""
     if range_name is not None:
         rows = match_ranges(trace, range_name)
-        return _Instances(f"NVTX range {range_name}", _kernels_of_ranges(trace, rows))
+        return _filled(trace, Instances(f"NVTX range {range_name}", _kernels_of_ranges(trace, rows)))
     if graph is not None:
         return _of_graph(trace, graph)
-    repeated = _repeated_ranges(trace)
+    repeated, replayed = _repeated_ranges(trace), [g for g, n in _graphs(trace).items() if n > 1]
     if len(repeated) == 1:
-        return _choose(trace, trace.range_names[repeated[0]], None)
-    graphs = _graphs(trace)
-    repeating = [g for g, replays in graphs.items() if replays > 1]
-    if not repeated and len(repeating) == 1:
-        return _of_graph(trace, repeating[0])
+        return find_instances(trace, trace.range_names[next(iter(repeated))])
+    if not repeated and len(replayed) == 1:
+        return _of_graph(trace, replayed[0])
     raise UnknownNameError(f"which steps? {_candidates(trace)}")
 
 
-def _repeated_ranges(trace: Trace) -> list[int]:
-    """Names of ranges with more than one instance that launched kernels."""
+def find_largest(trace: Trace) -> Instances | None:
+    """Of all that repeats, the range or graph with most kernels (a range before a graph of as many).
+
+    None where nothing repeats. For a picture that must show something; a number needs `find_instances`.
+    """
+    ranges, graphs = _repeated_ranges(trace), _graph_sizes(trace)
+    most = max(ranges.values(), default=0)
+    graph, size = max(graphs.items(), key=lambda item: item[1], default=(0, 0))
+    if most == size == 0:
+        return None
+    if most < size:
+        return _of_graph(trace, graph)
+    code = next(code for code, kernels in ranges.items() if kernels == most)
+    rows = np.flatnonzero(trace.ranges.name == code)
+    return Instances(f"NVTX range {trace.range_names[code]}", _kernels_of_ranges(trace, rows))
+
+
+def _filled(trace: Trace, instances: Instances) -> Instances:
+    if not instances.kernels:
+        raise UnanswerableError(f"{instances.source}: no kernel was launched in it; {_candidates(trace)}")
+    return instances
+
+
+def _repeated_ranges(trace: Trace) -> dict[int, int]:
+    """Names of ranges with more than one instance that launched kernels, and how many kernels."""
     members = find_members(trace, np.arange(len(trace.ranges)))
-    instances = np.unique(members.range_row)
-    count = np.bincount(trace.ranges.name[instances], minlength=len(trace.range_names))
-    return np.flatnonzero(count > 1).tolist()
+    names = len(trace.range_names)
+    instances = np.bincount(trace.ranges.name[np.unique(members.range_row)], minlength=names)
+    kernels = np.bincount(trace.ranges.name[members.range_row], minlength=names)
+    return {code: int(kernels[code]) for code in np.flatnonzero(instances > 1).tolist()}
 
 
 def _kernels_of_ranges(trace: Trace, ranges: Rows) -> list[Rows]:
     members = find_members(trace, ranges)
-    order = np.lexsort((trace.kernels.start_ns[members.kernel], members.range_row))
-    rows, kernels = members.range_row[order], members.kernel[order]
-    return np.split(kernels, np.flatnonzero(np.diff(rows)) + 1)
+    return _split(trace, members.kernel, members.range_row)
+
+
+def _split(trace: Trace, kernels: Rows, instance: NDArray[np.integer[Any]]) -> list[Rows]:
+    """Kernels by instance, each by start, in order of their first kernel."""
+    if not len(kernels):
+        return []
+    start = trace.kernels.start_ns
+    order = np.lexsort((start[kernels], instance))
+    parts = np.split(kernels[order], np.flatnonzero(np.diff(instance[order])) + 1)
+    return sorted(parts, key=lambda rows: int(start[rows[0]]))
 
 
 def _replays(trace: Trace) -> tuple[Rows, NDArray[np.int64]]:
@@ -171,16 +200,18 @@ def _graphs(trace: Trace) -> dict[int, int]:
     return dict(sorted(Counter(replays[:, 0].tolist()).items()))
 
 
-def _of_graph(trace: Trace, graph: int) -> _Instances:
+def _graph_sizes(trace: Trace) -> dict[int, int]:
+    """Graphs that were replayed more than once, and how many kernels their replays have."""
+    sizes = Counter(_replays(trace)[1].tolist())
+    return {graph: sizes[graph] for graph, replays in _graphs(trace).items() if replays > 1}
+
+
+def _of_graph(trace: Trace, graph: int) -> Instances:
     rows, of = _replays(trace)
     rows = rows[of == graph]
     if not len(rows):
         raise UnknownNameError(f"no replay of graph {graph}; {_candidates(trace)}")
-    kernels = trace.kernels
-    order = np.lexsort((kernels.start_ns[rows], kernels.correlation[rows]))
-    rows = rows[order]
-    replays = np.split(rows, np.flatnonzero(np.diff(kernels.correlation[rows])) + 1)
-    return _Instances(f"replays of graph {graph}", replays)
+    return Instances(f"replays of graph {graph}", _split(trace, rows, trace.kernels.correlation[rows]))
 
 
 def _candidates(trace: Trace) -> str:

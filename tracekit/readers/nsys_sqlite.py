@@ -63,6 +63,14 @@ FIRST_NODE_ON_HOST = 2**31 - 1  # deviceId of a graph interval whose first node 
 MAX_TIME_NS = 2**62
 PID_AND_TID = (1 << 48) - 1  # globalTid: hardware id and VM id above, then 24 bits pid, 24 bits tid
 PID = (1 << 24) - 1
+LOSS = {
+    "globalPid": "all are taken for one process",
+    "deviceId": "all are taken for device 0",
+    "contextId": "all are taken for one context",
+    "streamId": "all are taken for one stream, gaps of several are merged",
+    "correlationId": "their launch calls, causes and ranges are unknown",
+    "graphNodeId": "replays cannot be told from launches",
+}
 STREAM_COLUMNS = ["globalPid", "deviceId", "contextId", "streamId"]
 
 
@@ -120,16 +128,19 @@ def read(path: Path, *, shapes: bool = False, progress: Callable[[str], None] = 
 
 def _assemble(file: SqliteFile, path: Path, activity: list[_Activity], calls: _Calls) -> Trace:
     names, range_names = _Names(), _Names()
-    mask = _thread_mask([t.key[0] for t in activity], calls.thread)
+    nvtx = _read_nvtx(file)
+    threads = [calls.thread] if nvtx is None else [calls.thread, nvtx.thread]
+    mask = _thread_mask([t.key[0] for t in activity], threads)
     activity = [_with_process(table, mask, calls.thread) for table in activity]
     kernels, copies, memsets, waits, replays = activity
     if not any(len(table) for table in (kernels, copies, memsets, replays)):
         lost = sum(table.dropped for table in (kernels, copies, memsets, replays))
         raise TraceError(f"{path}: all {lost:,} rows of GPU activity have impossible times; record again")
+    _require_possible_span(path, activity)
     codes, streams = encode_streams([table.key for table in activity])
     call_table = _calls_table(file, calls, mask, names)
     end_ns = max(int(end.max()) for end in (*(t.end_ns for t in activity), call_table.end_ns) if len(end))
-    ranges, ranges_dropped = _read_ranges(file, mask, end_ns, range_names)
+    ranges, ranges_dropped = _read_ranges(file, nvtx, mask, end_ns, range_names)
     kernel_table = _kernel_table(file, kernels, codes[0], call_table, names)
     dropped = {t.table: t.dropped for t in activity} | {RUNTIME: calls.dropped, NVTX: ranges_dropped}
     return Trace(
@@ -160,6 +171,19 @@ def _require_gpu_activity(file: SqliteFile, path: Path) -> None:
     if any(file.has_rows(table) for table in (KERNEL, GRAPH_TRACE, MEMCPY)):
         return
     raise TraceError(f"{path}: {_why_empty(file)}")
+
+
+def _require_possible_span(path: Path, activity: list[_Activity]) -> None:
+    """Sums of this many nanoseconds must fit 64 bits; a trace of over a century is damaged."""
+    times = [(t.start_ns, t.end_ns) for t in activity if len(t)]
+    span_ns = max(int(end.max()) for _, end in times) - min(int(start.min()) for start, _ in times)
+    if span_ns * (1 + sum(len(start) for start, _ in times)) < 2**62:
+        return
+    total_ns = span_ns + sum(float((end.astype(float) - start).sum()) for start, end in times)
+    if total_ns >= 2**62:
+        raise TraceError(
+            f"{path}: its times are {span_ns / 3.156e16:,.0f} years apart: damaged; record again"
+        )
 
 
 def _why_empty(file: SqliteFile) -> str:
@@ -232,9 +256,9 @@ def _read_waits(file: SqliteFile) -> _Activity:
     return replace(waits, start_ns=waits.start_ns[kept], end_ns=waits.end_ns[kept], key=key, columns={})
 
 
-def _thread_mask(processes: list[Ints], threads: Ints) -> int:
+def _thread_mask(processes: list[Ints], threads: list[Ints]) -> int:
     """What to keep of a global thread id: only pid and tid, unless two hosts share a pid."""
-    distinct = {p for column in (*processes, process_of(threads)) for p in encode(column)[1].tolist()}
+    distinct = {p for column in (*processes, *map(process_of, threads)) for p in encode(column)[1].tolist()}
     distinct.discard(NONE)
     return PID_AND_TID if len({p & PID for p in distinct}) == len(distinct) else -1
 
@@ -353,7 +377,7 @@ class _Nvtx:
     text: TextColumn
 
 
-def _read_nvtx(file: SqliteFile, mask: int) -> _Nvtx | None:
+def _read_nvtx(file: SqliteFile) -> _Nvtx | None:
     columns = ["start", "end", "eventType", "globalTid", "domainId", "textId"]
     found = file.read(NVTX, [*((c, INTEGER) for c in columns), ("text", TEXT)])
     start, end, kind = (c if isinstance(c, np.ndarray) else None for c in found[:3])
@@ -362,12 +386,13 @@ def _read_nvtx(file: SqliteFile, mask: int) -> _Nvtx | None:
     missing = np.full(len(start), NONE)
     thread, domain, text_id = (c if isinstance(c, np.ndarray) else missing for c in found[3:6])
     text = found[6] if isinstance(found[6], TextColumn) else TextColumn(np.full(len(start), -1, np.int32), ())
-    return _Nvtx(start, end, kind, _or_zero(thread) & mask, domain, text_id, text)
+    return _Nvtx(start, end, kind, thread, domain, text_id, text)
 
 
-def _read_ranges(file: SqliteFile, mask: int, end_ns: int, names: _Names) -> tuple[Ranges, int]:
+def _read_ranges(
+    file: SqliteFile, nvtx: _Nvtx | None, mask: int, end_ns: int, names: _Names
+) -> tuple[Ranges, int]:
     """Push/pop and start/end ranges; one never closed ends with the trace. Also: rows dropped."""
-    nvtx = _read_nvtx(file, mask)
     if nvtx is None:
         empty, none = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
         return Ranges(empty, empty, none, empty, none.astype(bool)), 0
@@ -377,7 +402,8 @@ def _read_ranges(file: SqliteFile, mask: int, end_ns: int, names: _Names) -> tup
     kept = np.flatnonzero(is_range & _valid(start, end))
     kept = kept[np.lexsort((-end[kept], start[kept]))]  # an outer range before the inner one
     name = _name_ranges(file, nvtx, names)[kept]
-    ranges = Ranges(start[kept], end[kept], name, nvtx.thread[kept], nvtx.kind[kept] == START_END)
+    thread = _or_zero(nvtx.thread[kept]) & mask
+    ranges = Ranges(start[kept], end[kept], name, thread, nvtx.kind[kept] == START_END)
     return ranges, int(is_range.sum()) - len(kept)
 
 
@@ -483,6 +509,15 @@ def without_paths(text: str) -> str:
     return " ".join(_PATH.sub("<path>", text).split())
 
 
+def _missing_columns(file: SqliteFile) -> list[str]:
+    """What a kernel table without some of its columns cannot tell."""
+    columns = file.columns(KERNEL)
+    if not columns:
+        return []
+    lost = [f"kernels have no {column}: {loss}" for column, loss in LOSS.items() if column not in columns]
+    return lost if set(NAME_COLUMNS) & columns.keys() else [*lost, "kernels have no names in the file"]
+
+
 def _losses(file: SqliteFile, dropped: dict[str, int]) -> list[TraceWarning]:
     spoken = {KERNEL: "kernels", MEMCPY: "copies", MEMSET: "memsets", SYNCHRONIZATION: "host waits",
               GRAPH_TRACE: "graph replays", RUNTIME: "calls", NVTX: "ranges"}  # fmt: skip
@@ -491,6 +526,7 @@ def _losses(file: SqliteFile, dropped: dict[str, int]) -> list[TraceWarning]:
         for table, count in dropped.items()
         if count
     ]
+    losses += [TraceWarning("column_missing", text, 1) for text in _missing_columns(file)]
     if not file.has_rows(RUNTIME):
         losses.append(TraceWarning("no_calls", "launch calls were not recorded: causes are unknown", 1))
     return losses

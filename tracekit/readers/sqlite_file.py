@@ -141,7 +141,7 @@ def open_sqlite(path: Path) -> Iterator[SqliteFile]:
             tables = connection.exec_driver_sql("SELECT name, rootpage FROM sqlite_master WHERE type='table'")
             roots = {name: root for name, root in tables if root}
             yield SqliteFile(file.fileno(), connection, roots)
-        except (exc.DatabaseError, sqlite3.DatabaseError) as error:
+        except (exc.DatabaseError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise TraceError(f"{path}: {_explain(error)}") from error
 
 
@@ -215,7 +215,7 @@ def _explain(error: Exception) -> str:
     reason = str(getattr(error, "orig", None) or error)
     if "locked" in reason:
         return "another program is writing to this file; wait until the export is finished"
-    if "malformed" in reason or "not a database" in reason:
+    if isinstance(error, UnicodeDecodeError) or "malformed" in reason or "not a database" in reason:
         return "the database is damaged or cut off; export the report again (nsys export --type sqlite)"
     if "readonly" in reason or "unable to open" in reason:
         return f"cannot be opened ({reason}); an export that broke off leaves a journal: export again"

@@ -93,7 +93,7 @@ def _add_bars(
         x=(duration_ns / 1e3).tolist(),
         customdata=[[word, format_ns(ns)] for word, ns in zip(words, duration_ns.tolist(), strict=True)],
         hovertemplate="%{customdata[0]}<br>start %{base} us<br>%{customdata[1]}<extra></extra>",
-        marker={"color": colour, "line": {"width": 0.5, "color": "white"}},
+        marker={"color": colour, "line": {"width": 0}},
     )
 
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from tracekit.analysis.steps import PARTS
 from tracekit.decode.classes import ClassRow
-from tracekit.decode.estimate import StepEstimate
+from tracekit.decode.estimate import StepEstimate, estimate_gap
 from tracekit.decode.measured import MeasuredStep, Prediction
 from tracekit.report.estimate import Table, estimate_document, render_table, tabulate_kernels, write_csv
 from tracekit.report.names import printable
+from tracekit.report.timeline_data import Prediction as StepPrediction
+from tracekit.report.timeline_data import StepPanels
 from tracekit.units import format_bytes, format_ns, format_share
 
 SPOKEN = {
@@ -150,6 +152,34 @@ def step_csv(step: MeasuredStep) -> str:
         for i, s in enumerate(step.steps.steps)
     )
     return write_csv(heads, rows)
+
+
+def step_panels(step: MeasuredStep, more: tuple[str, ...] = ()) -> StepPanels:
+    """What the report page shows of the measured step: sentences, the budget, the prediction over g."""
+    sentences = [_steps_sentence(step).replace("\n", " ")]
+    sentences += _tracing_lines(step) if step.tracing else []
+    calibrated = [said for said in step.assumptions if said.startswith("boundary cost")]
+    sentences += [f"Calibrated {said}." for said in calibrated]
+    prediction = None
+    if step.data_ns is not None:
+        grid = tuple(float(gap_ns) for gap_ns in range(0, 3001, 250))
+        steps_ns = tuple(estimate_gap(step.data_ns, step.kernels, gap_ns).additive_ns for gap_ns in grid)
+        prediction = StepPrediction(grid, steps_ns, step.target_ns)
+    return StepPanels((*sentences, *more), tuple(_budget_parts(step)), prediction)
+
+
+def _budget_parts(step: MeasuredStep) -> list[tuple[str, float]]:
+    """The typical step's budget; the kernels' time split where the model is known. Adds up to the span."""
+    budget = step.steps.typical.budget
+    parts: list[tuple[str, float]] = []
+    for part in PARTS:
+        value = getattr(budget, part)
+        if part == "kernel_ns" and step.data_ns is not None:
+            parts.append(("bytes at bandwidth (estimated)", step.data_ns))
+            parts.append(("kernel time beyond", value - step.data_ns))
+        elif value:
+            parts.append((SPOKEN[part], value))
+    return parts
 
 
 SPREAD = {"min": 0, "p10": 10, "median": 50, "p90": 90, "max": 100}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,13 +86,6 @@ def _warning(warning: TraceWarning) -> str:
     )
 
 
-def notebook_html(report: GapReport) -> str:
-    """The rows as an HTML table under a one-line title."""
-    title = f"{printable(report.recording.file)}: {TITLES[report.by].lower()}"
-    rows: str = report.table.to_html(index=False, escape=True, max_rows=20)
-    return f"<p>{html.escape(title)}</p>{rows}"
-
-
 def _print_page(console: Console, page: Page) -> None:
     for sentence in headline(page.overview):
         console.print(Text(sentence))
@@ -133,12 +125,23 @@ def _count_names(names: list[str]) -> str:
 
 
 def _idle(report: GapReport) -> list[str]:
-    window = report.selection.window
-    where = "of the window" if window else "of the span"
-    span = f"{report.kernels:,} kernels; {'window' if window else 'span'} {format_ns(report.span_ns)}."
+    where = "of the window" if report.selection.window else "of the span"
+    sentence = f"{report.kernels:,} kernels in the trace; {_span(report)}."
     if report.opaque_replays:
-        span += f" {report.opaque_replays:,} opaque graph replays count as busy; their kernels are not in it."
-    return [span, *(_idle_sentence(time, where) for time in _times(report))]
+        sentence += (
+            f" {report.opaque_replays:,} opaque graph replays count as busy; their kernels are not in it."
+        )
+    return [sentence, *(_idle_sentence(time, where) for time in _times(report))]
+
+
+def _span(report: GapReport) -> str:
+    """What idle time is a share of."""
+    length = format_ns(report.span_ns)
+    if report.selection.window is None:
+        return f"span {length}, from the first GPU activity to the last"
+    low, high = report.selection.window
+    ends = [format_ns(side) if side is not None else "the edge" for side in (low, high)]
+    return f"window from {ends[0]} to {ends[1]} of its clock, {length}, edges included"
 
 
 def _times(report: GapReport) -> Sequence[DeviceTime | GpuTime]:

@@ -23,11 +23,11 @@ import numpy as np
 
 from tracekit.analysis.compare import Change, Comparison
 from tracekit.analysis.gaps import GapRow
-from tracekit.analysis.iterations import Overlay
+from tracekit.analysis.overlay import Overlay
 from tracekit.errors import TracekitError
 from tracekit.report.names import printable
 from tracekit.report.timeline_data import LONGEST_GAPS, MOST_PAIRS, PageData, StepPanels
-from tracekit.report.tracks import ORDER, Tracks, TrackTable
+from tracekit.report.tracks import ORDER, Tracks, TrackTable, lay_out_sms
 from tracekit.trace import Ints
 
 SCRIPTS = ("data.js", "draw.js", "page.js")
@@ -253,8 +253,6 @@ def _panels(panels: StepPanels) -> Document:
 
 
 def _inside(panels: StepPanels, blobs: _Blobs) -> Document | None:
-    from tracekit.report.tracks import lay_out_sms
-
     inside = panels.inside
     if inside is None or not len(inside.sm):
         return None

@@ -36,9 +36,9 @@ function fromBase64(text) {
 }
 
 async function inflate(id) {
-  const element = byId(id);
-  const packed = fromBase64(element.textContent);
-  element.remove();
+  const holder = byId(id);
+  const packed = fromBase64(holder.textContent);
+  holder.remove();
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();
 }

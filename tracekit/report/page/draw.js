@@ -304,6 +304,7 @@ function drawColumn(panel, row, x, [least, mean, most], firstRow, lastRow) {
   if (table.kind === "kernel" && mean < 0.999) drawColumnGap(c, row, x, mean, firstRow, lastRow);
   if (most <= 0) return;
   c.fillStyle = theme[KINDS[table.kind].colour];
+  // Solid, lighter, faint; what would be thinner than a fifth of a pixel is left to the mark below.
   const tops = [Math.max(least, 0), mean, Math.min(most, 1)];
   const alphas = [1, 0.7, 0.35];
   let below = 0;
@@ -311,10 +312,11 @@ function drawColumn(panel, row, x, [least, mean, most], firstRow, lastRow) {
     const size = tops[k] * height;
     if (size - below < 0.2 && k > 0) continue;
     c.globalAlpha = alphas[k];
-    c.fillRect(x, y + height - size, 1, Math.max(size - below, k === 1 ? 0.5 : 0));
+    c.fillRect(x, y + height - size, 1, size - below);
     below = size;
   }
   c.globalAlpha = 1;
+  if (below < 1.5) c.fillRect(x, y + height - 1.5, 1, 1.5); // however short, it is seen
   if (table.kind === "kernel" && lastRow > firstRow && row.track.lanes > 1) {
     const deep = extremeGap(table, firstRow, lastRow, table.deepest, deeper);
     if (table.gap[deep] < 0) {
@@ -422,6 +424,19 @@ function nearest(panel, track, t, next) {
   return -1;
 }
 
+// What a pixel of several rows holds, or nothing
+function describePixel(panel, { table, row }, x) {
+  const perPixel = (panel.view.t1 - panel.view.t0) / plotWidth(panel);
+  const from = timeAt(panel, Math.floor(x));
+  const low = rowAfter(table.start, row.track.low, row.track.high, from);
+  const high = rowAfter(table.start, low, row.track.high, from + perPixel);
+  if (high - low < 2) return [];
+  const busy = busyUntil(row.track, high - 1, from + perPixel) - busyUntil(row.track, low - 1, from);
+  const words = [`${(high - low).toLocaleString("en-US")} start`, `busy ${formatShare(busy, perPixel)} of ${formatNs(perPixel)}`];
+  if (table.kind === "kernel") words.push(`longest gap ${formatNs(table.gap[extremeGap(table, low, high, table.longest, longer)])}`);
+  return [["in this pixel", words.join(", ")], ["one of them", ""]];
+}
+
 // Facts about one thing, as [word, value] pairs
 function describe(run, { table, i, gap }) {
   if (gap) return describeGap(run, table, i);
@@ -466,7 +481,7 @@ function describeGap(run, table, i) {
     ["cause", overlap ? "PDL, or an overrun" : isReplay(table, i) ? "not known inside a replay" : spellCause(table, i)],
     ["after", run.names[table.name[i - 1]]],
     ["before", run.names[table.name[i]]],
-    ["ends at", `${formatNs(table.start[i])} (${clock(run, table.start[i])} on the trace's clock)`],
+    [overlap ? "begins at" : "ends at", `${formatNs(table.start[i])} (${clock(run, table.start[i])} on the trace's clock)`],
   ];
   if (table.range[i] >= 0) facts.push(["range", run.names[run.tables.range.name[table.range[i]]]]);
   return facts;

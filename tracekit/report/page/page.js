@@ -194,7 +194,8 @@ function hover(panel, event) {
   if (!found) return hideTip();
   const tip = byId("tip");
   tip.replaceChildren();
-  for (const [word, value] of describe(panel.run, found)) tip.append(element("dt", word), element("dd", shorten(value, 300)));
+  const facts = [...describePixel(panel, found, event.offsetX), ...describe(panel.run, found)];
+  for (const [word, value] of facts) tip.append(element("dt", word), element("dd", shorten(value, 300)));
   tip.hidden = false;
   const left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
   const below = event.clientY + 18 + tip.offsetHeight < window.innerHeight;
@@ -327,6 +328,8 @@ function goToMatch(direction) {
 
 function fillTable(id, columns, rows, act) {
   const table = byId(id);
+  const box = byId(`${id}-box`);
+  if (box) box.hidden = rows.length === 0;
   const body = element("tbody");
   const heads = columns.map(([title, value, , numeric], k) => {
     const head = element("th", "", numeric ? "number" : "");
@@ -353,7 +356,7 @@ function sortTable(heads, k, rows, value, fill) {
 function makeRow(row, columns, act) {
   const line = element("tr");
   for (const [, value, words, numeric] of columns) {
-    const cell = element("td", words(row), numeric ? "number" : "name");
+    const cell = element("td", shorten(words(row), 36), numeric ? "number" : "name"); // both ends tell names apart
     if (numeric) cell.dataset.value = String(value(row));
     else cell.title = words(row);
     line.append(cell);
@@ -377,7 +380,7 @@ function fillGaps(panel) {
   const columns = [
     nsColumn("gap", (i) => kernel.gap[i]),
     nameColumn("where", (i) => (isReplay(kernel, i) ? "replay" : "launch")),
-    nameColumn("cause", (i) => (isReplay(kernel, i) ? "-" : spellCause(kernel, i))),
+    nameColumn("cause", (i) => (isReplay(kernel, i) ? "-" : CAUSES[causeOf(kernel, i)] + (kernel.cause[i] & INTERRUPTED ? ", interrupted" : ""))),
     nameColumn("after", (i) => run.names[kernel.name[i - 1]]),
     nameColumn("before", (i) => run.names[kernel.name[i]]),
     nameColumn("range", (i) => (kernel.range[i] >= 0 ? run.names[range.name[kernel.range[i]]] : "-")),
@@ -532,6 +535,7 @@ function chartPrediction({ prediction }) {
 }
 
 function drawCharts(run) {
+  byId("sizes-box").hidden = !Object.keys(run.histograms).length;
   chartHistogram(run, "replay");
   chartHistogram(run, "launch");
   chartSteps(run);
@@ -585,7 +589,7 @@ function addPanel(run, several) {
   return panel;
 }
 
-async function start() {
+async function openPage() {
   const meta = JSON.parse(new TextDecoder().decode(await inflate("meta")));
   const runs = await Promise.all(meta.runs.map(readRun));
   const margin = Math.max(...runs.map((run) => run.end)) * 0.01;
@@ -644,7 +648,7 @@ function savePicture() {
   link.click();
 }
 
-start().catch((error) => {
+openPage().catch((error) => {
   byId("failed").hidden = false;
   byId("failed").textContent = `The page could not be drawn: ${error.message}`;
   throw error;

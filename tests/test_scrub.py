@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.build import Call, Copy, Diagnostic, Gpu, Kernel, Range, Replay, Wait, build_trace, node
-from tests.run import GROUPINGS, gaps
+from tests.run import GROUPINGS, gaps, run
+from tests.test_fuzz import odd_tables, tables, times
 from tracekit import cli_scrub
 from tracekit.errors import TraceError, TracekitError, UnanswerableError, UsageError
 from tracekit.readers import nsys_copy
@@ -310,3 +313,31 @@ def test_what_a_gpu_is_called_is_no_secret() -> None:
         )
         is False
     )
+
+
+OPTIONS = st.builds(
+    Wanted,
+    rename_kernels=st.booleans(),
+    rename_ranges=st.booleans(),
+    slim=st.booleans(),
+    window=st.one_of(
+        st.none(), st.none(), st.builds(lambda low, size: (low, low + size), times, st.integers(1, 40))
+    ),
+)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
+@given(rows=st.one_of(tables, odd_tables), wanted=OPTIONS)
+def test_any_export_that_gaps_reads_is_copied(rows: dict[str, Any], wanted: Wanted, tmp_path: Path) -> None:
+    source, copy = build_trace(tmp_path / "in.sqlite", **rows), tmp_path / "out.sqlite"
+    options = ["--window={}..{}".format(*wanted.window)] if wanted.window else []
+    readable = run("gaps", source, "--json", *options).code == 0
+
+    try:
+        scrub(source, copy, wanted, force=True)
+    except TracekitError as error:
+        assert not readable or "--rename" not in str(error), error
+        return
+
+    assert readable
+    assert wanted.window or gaps(copy)["trace"]["kernels"] == gaps(source)["trace"]["kernels"]

@@ -9,7 +9,10 @@ test: .venv/installed-dev ## lint, types and tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -m "not gpu" --cov --cov-report=term
+
+nightly: .venv/installed-dev ## the fuzz tests with over 10,000 inputs
+	TRACEKIT_FUZZ=34 $(BIN)/python -m pytest tests/test_fuzz.py tests/test_kineto.py tests/test_sidecar.py
 
 golden: .venv/installed-dev ## renew the golden files after a change that was meant
 	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_readme.py
@@ -29,4 +32,4 @@ bench: .venv/installed ## the README's performance figures
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
 	touch $@
 
-.PHONY: demo test golden bench
+.PHONY: demo test nightly golden bench

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tracekit"
 LAYERS = [
     {"cli", "cli_estimate", "__main__", "__init__"},
-    {"report", "readers", "capture"},
+    {"report", "readers", "capture", "scrub"},
     {"analysis", "decode"},
     {"trace"},
     {"errors", "units", "intervals", "codes"},

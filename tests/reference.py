@@ -227,6 +227,7 @@ class Reference:
             "format": "tracekit.gaps/1",
             "trace": {
                 "file": name,
+                "product": "nsys",
                 "nsys_version": self._meta("EXPORT_PRODUCT_VERSION"),
                 "schema_version": self._meta("EXPORT_SCHEMA_VERSION"),
                 "graph_trace": self._graph_trace(),

@@ -336,7 +336,8 @@ def test_any_export_that_gaps_reads_is_copied(rows: dict[str, Any], wanted: Want
     try:
         scrub(source, copy, wanted, force=True)
     except TracekitError as error:
-        assert not readable or "--rename" not in str(error), error
+        # Cutting may change how processes are told apart: two hosts of one process id, one of them cut off.
+        assert not readable or wanted.window, error
         return
 
     assert readable

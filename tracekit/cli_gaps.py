@@ -51,7 +51,9 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print CSV and nothing else.")]
 
 
 def gaps(
-    traces: Annotated[list[Path], typer.Argument(help="nsys SQLite exports.", metavar="TRACE...")],
+    traces: Annotated[
+        list[Path], typer.Argument(help="nsys SQLite exports, PyTorch Chrome traces.", metavar="TRACE...")
+    ],
     by: Annotated[ByOption, typer.Option(help="Group the boundaries.")] = ByOption.PAIR,
     range_name: Annotated[
         str | None,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import fake_gpu
+from tests import fake_gpu, sass
 from tests.fake_gpu import Launched, memory
 from workloads.errors import WorkloadError, WrongResultError
 from workloads.megakernel import gpu as megakernels
@@ -107,6 +107,31 @@ def test_only_the_input_is_loaded_between_the_wait_and_the_signal() -> None:
 
     loads = [line for line in operations(ptx)[after] if line.startswith("ld.global")]
     assert loads == ["ld.global.f32"]
+
+
+POLLS = re.compile(r"LDG\S*STRONG|SYNCS\.PHASECHK")
+AHEAD = re.compile(r"LDG|LDGSTS|LDGDEPBAR|ATOMG")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(Build(vector=vector) for vector in (1, 4)),
+        Build(schedule=Schedule.QUEUE),
+        *(Build(signal=s) for s in Signal if s not in (Signal.COUNTER, Signal.CLUSTER)),
+    ],
+    ids=lambda build: f"{build.signal} {build.schedule} {build.vector}",
+)
+def test_the_first_poll_does_not_wait_for_what_was_just_requested(build: Build) -> None:
+    compiled = compile_file(build.source[0], "sm_90", build.defines)
+    found = sass.instructions(compiled.cubin)
+    poll = next(i for i, one in enumerate(found) if POLLS.search(one.text))
+    ahead = [i for i in range(poll - 60, poll) if AHEAD.search(found[i].text)]
+
+    assert ahead
+    boards = {found[i].sets for i in ahead}
+    # a DEPBAR waits for a count, all but the newest copies: it is no wait in this sense
+    assert not [one.text for one in found[ahead[0] : poll + 1] if one.waits & boards]
 
 
 @pytest.mark.parametrize("prefetch", [Prefetch.NONE, Prefetch.INSTRUCTION])

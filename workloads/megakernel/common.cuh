@@ -102,7 +102,8 @@ __device__ __forceinline__ bool is_behind(unsigned seen, unsigned wanted) {
   return static_cast<int>(seen - wanted) < 0;
 }
 
-// `at`: what is waited for, if that can be read. Since when this wait lasts, or STOPPED: it has lasted too long, or another block has given up.
+// Since when this wait lasts, or STOPPED: it has lasted too long, or another block has given up. `at` is what is waited
+// for, where that can be read.
 __device__ __noinline__ u64 watch(const Job& job, int number, int counter, const unsigned* at, unsigned wanted,
                                   u64 since_ns) {
   if (load_relaxed(reinterpret_cast<unsigned*>(job.report))) return STOPPED;

@@ -37,10 +37,22 @@ struct Item {
 
 // ---- Ordering
 
+// What a dependency comes to in this run.
+struct Wait {
+  const unsigned* counter;
+  int number;
+  unsigned wanted;
+};
+
+__device__ __forceinline__ Wait wait_of(const Job& job, int4 dependency) {
+  return {job.counters + static_cast<u64>(dependency.x) * COUNTER_STRIDE, dependency.x,
+          static_cast<unsigned>(job.epoch) * dependency.z + dependency.y};
+}
+
 // Returns false where the watchdog ended the wait.
-__device__ __forceinline__ bool wait_for(const Job& job, int number, int4 dependency) {
-  const unsigned* counter = job.counters + static_cast<u64>(dependency.x) * COUNTER_STRIDE;
-  const unsigned wanted = static_cast<unsigned>(job.epoch) * dependency.z + dependency.y;
+__device__ __forceinline__ bool wait_for(const Job& job, int number, const Wait& wait) {
+  const unsigned* const counter = wait.counter;
+  const unsigned wanted = wait.wanted;
   u64 since_ns = 0;
   unsigned polls = 0;
 #if POLL == 2
@@ -54,14 +66,14 @@ __device__ __forceinline__ bool wait_for(const Job& job, int number, int4 depend
     if (!is_behind(later, wanted)) break;
     later = load_relaxed(counter);
     if (++polls % POLLS_A_CHECK) continue;
-    since_ns = watch(job, number, dependency.x, counter, wanted, since_ns);
+    since_ns = watch(job, number, wait.number, counter, wanted, since_ns);
     if (since_ns == STOPPED) return false;
   }
   fence_acquire_release();
 #else
   while (is_behind(load_acquire(counter), wanted)) {
     if (++polls % POLLS_A_CHECK) continue;
-    since_ns = watch(job, number, dependency.x, counter, wanted, since_ns);
+    since_ns = watch(job, number, wait.number, counter, wanted, since_ns);
     if (since_ns == STOPPED) return false;
   }
 #endif
@@ -69,12 +81,12 @@ __device__ __forceinline__ bool wait_for(const Job& job, int number, int4 depend
 }
 
 // A lane a dependency, the first 32 loaded before. Returns false where the watchdog ended a wait.
-__device__ __forceinline__ bool wait_for_all(const Job& job, const Item& item, int4 dependency) {
+__device__ __forceinline__ bool wait_for_all(const Job& job, const Item& item, const Wait& wait) {
   const int lane = threadIdx.x % 32, count = item.instruction.dependencies;
-  bool good = lane >= count || wait_for(job, item.number, dependency);
+  bool good = lane >= count || wait_for(job, item.number, wait);
   if (count > 32) {
     for (int d = lane + 32; good && d < count; d += 32) {
-      good = wait_for(job, item.number, job.dependencies[item.instruction.first_dependency + d]);
+      good = wait_for(job, item.number, wait_of(job, job.dependencies[item.instruction.first_dependency + d]));
     }
   }
   __syncwarp();
@@ -108,9 +120,12 @@ __device__ __forceinline__ const int4* dependency_at(const Job& job, const Instr
   return job.dependencies + (lane < instruction.dependencies ? instruction.first_dependency + lane : 0);
 }
 
-// Thread 0 only. The first grid's worth of numbers is given out by block.
+// Thread 0 only: how many were claimed before; the first grid's worth of numbers is given out by block, so this claim's
+// number is that many further. In PTX and without the addition: both would make the assembler wait here for the answer.
 __device__ __forceinline__ int claim(const Job& job) {
-  return static_cast<int>(atomicAdd(job.queue, 1u) + gridDim.x);
+  int before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(job.queue) : "memory");
+  return before;
 }
 
 // ---- Executing
@@ -150,16 +165,16 @@ __device__ __forceinline__ Weights fetch_weights(const Place& place) {
 // ---- One instruction, from its wait to its signal. False: the block has to stop, and nothing was published.
 // `weights` are there with PREFETCH 2.
 
-__device__ __forceinline__ bool run(const Job& job, const Item& item, const Place& place, int4 dependency,
+__device__ __forceinline__ bool run(const Job& job, const Item& item, const Place& place, const Wait& wait,
                                     const Weights& weights, Recorder& recorder, int* slot, int claimed) {
   delay(job, item.number, 0);
   const u64 wait_ns = stamp();
   bool good = true;
   if (item.instruction.dependencies) {
 #if POLL == 1
-    good = wait_for_all(job, item, dependency);
+    good = wait_for_all(job, item, wait);
 #else
-    if (threadIdx.x < 32) good = wait_for_all(job, item, dependency);
+    if (threadIdx.x < 32) good = wait_for_all(job, item, wait);
     __syncthreads();
 #endif
   }
@@ -176,7 +191,7 @@ __device__ __forceinline__ bool run(const Job& job, const Item& item, const Plac
   store(place.output, scale(in, weight, bias));
   delay(job, item.number, 3);
 #if QUEUE && PREFETCH
-  if (threadIdx.x == 0) *slot = claimed;  // the others read it after the barrier
+  if (threadIdx.x == 0) *slot = claimed + gridDim.x;  // the others read it after the barrier
 #endif
   if (__syncthreads_or(!good)) return false;
   delay(job, item.number, 4);
@@ -197,9 +212,10 @@ __device__ __forceinline__ void run_in_turn(const Job& job, Recorder& recorder) 
     const Item item = load_item(item_at(job, number), number);
     if (item.instruction.opcode == STOP) return;
     const int4 dependency = load_now(dependency_at(job, item.instruction));
-    if (!run(job, item, place_of(job, item.instruction), dependency, {}, recorder, nullptr, 0)) return;
+    if (!run(job, item, place_of(job, item.instruction), wait_of(job, dependency), {}, recorder, nullptr,
+             0)) return;
 #if QUEUE
-    if (threadIdx.x == 0) slots[turn & 1] = claim(job);
+    if (threadIdx.x == 0) slots[turn & 1] = claim(job) + gridDim.x;
     __syncthreads();
     number = slots[turn & 1];
 #else
@@ -218,8 +234,8 @@ __device__ __forceinline__ void run_ahead(const Job& job, Recorder& recorder) {
   int upcoming = blockIdx.x + 2 * gridDim.x, second = blockIdx.x + gridDim.x, claimed = 0;
 #if QUEUE
   if (threadIdx.x == 0) {
-    slots[0] = claim(job);
-    slots[1] = claim(job);
+    slots[0] = claim(job) + gridDim.x;
+    slots[1] = claim(job) + gridDim.x;
   }
   __syncthreads();
   second = slots[0];
@@ -234,6 +250,7 @@ __device__ __forceinline__ void run_ahead(const Job& job, Recorder& recorder) {
   for (unsigned turn = 0; now.instruction.opcode != STOP; ++turn) {
     // Addresses first, then all loads, and no use of a loaded register before the wait: the assembler counts these
     // loads in one scoreboard, so that a use of any of them waits for all, the newest too.
+    const Wait wait = wait_of(job, dependency);
     const Place next_place = place_of(job, next.instruction);
     const int4* const next_dependency_at = dependency_at(job, next.instruction);
     const int4* const far_at = item_at(job, upcoming);
@@ -243,7 +260,7 @@ __device__ __forceinline__ void run_ahead(const Job& job, Recorder& recorder) {
 #if QUEUE
     if (threadIdx.x == 0) claimed = claim(job);
 #endif
-    if (!run(job, now, place, dependency, weights, recorder, slots + (turn & 1), claimed)) return;
+    if (!run(job, now, place, wait, weights, recorder, slots + (turn & 1), claimed)) return;
     now = next;
     next = far;
     place = next_place;

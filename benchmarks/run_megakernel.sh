@@ -57,9 +57,9 @@ else
   verdicts+=("sanitizer    NOT FOUND")
 fi
 
-echo "== variants"
+echo "== variants; the lines \"sample:\" record sample traces where there is nsys"
 sed -n '/us a layer/,$p' "$out/variants.log" || true
-tail -n 2 "$out/variants.log" | grep -i error || true  # with --level node under nsys: the lines "sample:" above
+tail -n 2 "$out/variants.log" | grep -i error || true
 echo "== chaos, tests, sanitizers"
 grep -h "delays" "$out"/chaos*.log || tail -n 1 "$out/chaos.log"
 tail -n 1 "$out/tests.log"  # "skipped" here: the tests found no GPU and say nothing

@@ -82,9 +82,8 @@ def gaps(
     paths = [exported(path) for path in traces]
     group: By | Literal["task"] = by.value
     if group == "task":
-        if as_csv or selection != Selection():
-            raise UsageError("--by task reports whole launches: no --csv, and no choice of boundaries")
-        print(_tasks(paths, top, as_json), end="")
+        whole = not as_csv and selection == Selection()
+        print(_tasks(paths, top, as_json, whole), end="")
     elif as_json or as_csv:
         print(_machine_readable(paths, group, selection, top, as_json), end="")
     else:
@@ -164,8 +163,10 @@ def _machine_readable(
     return gaps_csv(reports)
 
 
-def _tasks(paths: Sequence[Path], top: int | None, as_json: bool) -> str:
-    """What kernels recorded about their own tasks, from each trace's sidecar."""
+def _tasks(paths: Sequence[Path], top: int | None, as_json: bool, whole: bool) -> str:
+    """What kernels recorded about their own tasks, from each trace's sidecar. Only of whole launches."""
+    if not whole:
+        raise UsageError("--by task reports whole launches: no --csv, and no choice of boundaries")
     from tracekit.analysis.tasks import TaskReport, measure_recorded
     from tracekit.capture.sidecar import read_sidecar, sidecar_path
     from tracekit.readers import read

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import fake_gpu
+from tests import fake_gpu, sass
 from tests.fake_gpu import Launched, memory
 from workloads.errors import WorkloadError, WrongResultError
 from workloads.megakernel import gpu as megakernels
-from workloads.megakernel.gpu import JOB, Build, Poll, Prefetch, Schedule, StoppedError, check_build
+from workloads.megakernel.gpu import JOB, Build, Poll, Prefetch, Schedule, Signal, StoppedError, check_build
 from workloads.megakernel.packing import DEPENDENCY, INSTRUCTION, pack
 from workloads.megakernel.table import ChainShape, Deps, Opcode, TableError, chain_table
 from workloads.megakernel.tasks import tasks_document
@@ -27,7 +27,16 @@ SMALL = Options(layers=4, size=256, blocks=4, vector=2, workers=2, forwards=2, r
 
 
 def ptx_of(build: Build, architecture: str = "sm_90") -> str:
-    return compile_file(megakernels.FILE, architecture, build.defines).ptx
+    return compile_file(build.source[0], architecture, build.defines).ptx
+
+
+LOCKSTEP = [signal for signal in Signal if signal is not Signal.COUNTER]
+
+
+def lockstep(signal: Signal, **changes: Any) -> Build:
+    """As many threads as 16 blocks need where they are a cluster."""
+    chosen = {"block": 1024 if signal.in_cluster else 256, **changes}
+    return Build(signal=signal, **chosen)
 
 
 def operations(ptx: str) -> list[str]:
@@ -50,13 +59,16 @@ def place(ptx: str, operation: str) -> list[int]:
         *(Build(prefetch=p, schedule=s) for p, s in itertools.product(Prefetch, Schedule)),
         *(Build(poll=poll, vector=4) for poll in Poll),
         Build(timeline=True, chaos=True, counter_bytes=4),
+        *(lockstep(s, block=256, vector=v) for s, v in itertools.product(LOCKSTEP, (1, 2, 4))),
+        *(lockstep(s, timeline=True, chaos=True) for s in LOCKSTEP),
+        *(lockstep(s, prefetch=Prefetch.NONE) for s in LOCKSTEP),
     ],
     ids=lambda build: (
         " ".join(f"{k}={v}" for k, v in build.defines.items()) if isinstance(build, Build) else build
     ),
 )
 def test_every_variant_compiles(build: Build, architecture: str) -> None:
-    compiled = compile_file(megakernels.FILE, architecture, build.defines)
+    compiled = compile_file(build.source[0], architecture, build.defines)
 
     assert f".target {architecture}" in compiled.ptx
     assert compiled.cubin.startswith(b"\x7fELF")
@@ -84,10 +96,9 @@ def test_overlapped_polls_are_followed_by_an_acquire_fence() -> None:
 def test_the_next_instruction_and_weights_are_under_way_before_the_wait() -> None:
     ptx = ptx_of(Build(prefetch=Prefetch.WEIGHTS))
 
-    waits, copies = place(ptx, "ld.acquire"), place(ptx, "cp.async.ca.shared.global")
-    assert len(copies) == 4, "the first weights and biases, and in the loop the next ones"
-    assert max(copies) < min(waits)
-    assert max(place(ptx, "cp.async.wait_group")) < min(waits)
+    waits, weights = place(ptx, "ld.acquire"), place(ptx, "ld.global.nc.f32")
+    assert len(weights) == 4, "the first weights and biases, and in the loop the next ones"
+    assert max(weights) < min(waits)
 
 
 def test_only_the_input_is_loaded_between_the_wait_and_the_signal() -> None:
@@ -98,9 +109,34 @@ def test_only_the_input_is_loaded_between_the_wait_and_the_signal() -> None:
     assert loads == ["ld.global.f32"]
 
 
+POLLS = re.compile(r"LDG\S*STRONG|SYNCS\.PHASECHK")
+AHEAD = re.compile(r"LDG|LDGSTS|LDGDEPBAR|ATOMG")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(Build(vector=vector) for vector in (1, 4)),
+        Build(schedule=Schedule.QUEUE),
+        *(Build(signal=s) for s in Signal if s not in (Signal.COUNTER, Signal.CLUSTER)),
+    ],
+    ids=lambda build: f"{build.signal} {build.schedule} {build.vector}",
+)
+def test_the_first_poll_does_not_wait_for_what_was_just_requested(build: Build) -> None:
+    compiled = compile_file(build.source[0], "sm_90", build.defines)
+    found = sass.instructions(compiled.cubin)
+    poll = next(i for i, one in enumerate(found) if POLLS.search(one.text))
+    ahead = [i for i in range(poll - 60, poll) if AHEAD.search(found[i].text)]
+
+    assert ahead
+    boards = {found[i].sets for i in ahead}
+    # a DEPBAR waits for a count, all but the newest copies: it is no wait in this sense
+    assert not [one.text for one in found[ahead[0] : poll + 1] if one.waits & boards]
+
+
 @pytest.mark.parametrize("prefetch", [Prefetch.NONE, Prefetch.INSTRUCTION])
-def test_without_weights_ahead_nothing_is_copied(prefetch: Prefetch) -> None:
-    assert not place(ptx_of(Build(prefetch=prefetch)), "cp.async")
+def test_without_weights_ahead_none_are_loaded_early(prefetch: Prefetch) -> None:
+    assert not place(ptx_of(Build(prefetch=prefetch)), "ld.global.nc")
 
 
 def test_the_clock_is_read_for_the_watchdog_only_unless_a_timeline_is_asked_for() -> None:
@@ -108,15 +144,78 @@ def test_the_clock_is_read_for_the_watchdog_only_unless_a_timeline_is_asked_for(
     assert ptx_of(Build(timeline=True)).count("%globaltimer") > 4
 
 
-def test_the_input_never_goes_through_the_read_only_cache() -> None:
-    assert "ld.global.nc" not in ptx_of(Build(vector=4))
+@pytest.mark.parametrize("build", [Build(vector=4), *(lockstep(s, block=256, vector=4) for s in LOCKSTEP)])
+def test_the_input_never_goes_through_the_read_only_cache(build: Build) -> None:
+    ahead = 0 if build.signal is not Signal.COUNTER else 4  # weights into registers, or through shared memory
+
+    assert len(place(ptx_of(build), "ld.global.nc")) == ahead
+
+
+# Without a table
+
+
+@pytest.mark.parametrize("signal", [Signal.LEAN, Signal.WARPS, Signal.FLAGS])
+def test_counters_and_flags_are_acquired_and_released_at_gpu_scope(signal: Signal) -> None:
+    ptx = ptx_of(lockstep(signal))
+
+    assert place(ptx, "ld.acquire.gpu.global.u32")
+    raised = "st.release.gpu.global.u32" if signal is Signal.FLAGS else "red.release.gpu.global.add.u32"
+    assert len(place(ptx, raised)) == 4, "one in each turn that is written out"
+    assert not re.search(r"\b(acquire|release)\.(cta|sys)\b|\bld\.volatile", ptx)
+
+
+@pytest.mark.parametrize("vector", [1, 2, 4])
+def test_data_with_its_epoch_needs_neither_fence_nor_barrier(vector: int) -> None:
+    ptx = ptx_of(lockstep(Signal.DATA, vector=vector))
+
+    width = "b64" if vector == 1 else "b128"
+    assert place(ptx, f"ld.relaxed.gpu.global.{width}") and place(ptx, f"st.relaxed.gpu.global.{width}")
+    for operation in ("fence", "membar", "bar.", "barrier", "red.", "ld.acquire", "st.release"):
+        assert not place(ptx, operation), operation
+
+
+def test_a_cluster_is_arrived_at_with_release_and_left_with_acquire() -> None:
+    ptx = ptx_of(lockstep(Signal.CLUSTER))
+
+    assert len(place(ptx, "barrier.cluster.arrive.release.aligned")) == 4
+    assert len(place(ptx, "barrier.cluster.wait.acquire.aligned")) == 4 + 1, "the last arrival is waited for"
+    assert place(ptx, "ld.shared::cluster.f32")
+    assert not place(ptx, "red.") and not place(ptx, "ld.acquire")
+
+
+def test_pushed_values_are_counted_by_their_readers_mbarrier() -> None:
+    ptx = ptx_of(lockstep(Signal.PUSH))
+
+    assert len(place(ptx, "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32")) == 4
+    assert len(place(ptx, "st.async.shared::cluster.mbarrier::complete_tx::bytes.u64")) == 4
+    assert place(ptx, "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64")
+    # the cluster's barrier stands before the first layer and after the last, not between
+    assert len(place(ptx, "barrier.cluster.arrive")) == len(place(ptx, "barrier.cluster.wait")) == 2
+    assert not place(ptx, "fence.acq_rel") and not place(ptx, "membar")
+
+
+@pytest.mark.parametrize("signal", LOCKSTEP)
+def test_weights_are_under_way_before_the_first_wait(signal: Signal) -> None:
+    ptx = ptx_of(lockstep(signal))
+
+    waits = [
+        *place(ptx, "ld.acquire"),
+        *place(ptx, "ld.relaxed.gpu.global.b64"),
+        *place(ptx, "mbarrier.try_wait"),
+        *(place(ptx, "barrier.cluster.wait") if signal is Signal.CLUSTER else ()),
+    ]
+    copies = place(ptx, "cp.async.ca.shared.global")
+    assert copies and waits
+    assert min(copies) < min(waits)
+    assert min(place(ptx, "cp.async.wait_group")) < min(waits)
 
 
 # What host and kernel must agree on
 
 
 def source() -> str:
-    return (FOLDER / megakernels.FILE).read_text()
+    files = ("megakernel/common.cuh", megakernels.FILE)
+    return "".join((FOLDER / file).read_text() for file in files)
 
 
 def fields(struct: str) -> list[str]:
@@ -187,7 +286,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     installed: Any = fake_gpu.install(monkeypatch)
     installed.wrong = False
     installed.cuOccupancyMaxActiveBlocksPerMultiprocessor = lambda function, block, shared: (0, 1)
-    monkeypatch.setitem(fake_gpu.KERNELS, (megakernels.FILE, megakernels.KERNEL), stand_in)
+    installed.cuOccupancyMaxActiveClusters = lambda function, config: (0, 1)
+    installed.cuFuncSetAttribute = lambda function, attribute, value: (0,)
+    lockstep_kernel = (megakernels.LOCKSTEP_FILE, megakernels.LOCKSTEP_KERNEL)
+    for kernel in ((megakernels.FILE, megakernels.KERNEL), lockstep_kernel):
+        monkeypatch.setitem(fake_gpu.KERNELS, kernel, stand_in)
     return installed
 
 
@@ -201,6 +304,58 @@ def test_a_run_passes_its_check_in_every_mode(driver: Any, capsys: pytest.Captur
     ]
     assert result.facts["workers"] == 2
     assert "3 runs with random delays   PASS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("signal", LOCKSTEP)
+def test_a_run_without_a_table_passes_its_check(driver: Any, signal: Signal) -> None:
+    deps = Deps.BLOCK if signal is Signal.DATA else Deps.LAYER
+    modes = (Prefetch.NONE, Prefetch.WEIGHTS)
+    options = replace(
+        SMALL, rotate=1, chaos=2, timeline=True, signal=signal, deps=deps, workers=4, prefetch=modes
+    )
+
+    result = run(options)
+
+    assert [t.mode for t in result.timings if "timeline" not in t.mode] == [
+        f"megakernel+{signal}",
+        f"megakernel+weights+{signal}",
+    ]
+    assert {tasks["kernel"] for tasks in result.facts["tasks"]} == {"lockstep"}
+
+
+def test_the_job_of_a_kernel_without_a_table_says_what_the_table_says(driver: Any) -> None:
+    seen: list[dict[str, int]] = []
+
+    def keep(driver: Any, launched: Launched) -> None:
+        (struct,) = memory(launched.arguments, 1, np.uint64).tolist()
+        seen.append(dict(zip(JOB, memory(struct, len(JOB), np.uint64).tolist(), strict=True)))
+        stand_in(driver, launched)
+
+    fake_gpu.KERNELS[megakernels.LOCKSTEP_FILE, megakernels.LOCKSTEP_KERNEL] = keep
+    run(replace(SMALL, rotate=3, signal=Signal.PUSH, workers=4, prefetch=(Prefetch.WEIGHTS,)))
+
+    assert {(job["layers"], job["rotate"], job["withheld"]) for job in seen} == {(4, 3, 2**64 - 1)}
+    assert [job["epoch"] for job in seen] == list(range(len(seen)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"signal": Signal.DATA}, "--signal data keeps the dependencies of --deps block"),
+        ({"signal": Signal.PUSH, "deps": Deps.BLOCK}, "push keeps the dependencies of --deps layer"),
+        ({"signal": Signal.FLAGS, "workers": 2}, "a block keeps its place in all layers, use --workers 4"),
+        (
+            {"signal": Signal.LEAN, "workers": 4, "schedule": Schedule.QUEUE},
+            "no instructions to fetch, claim",
+        ),
+        ({"signal": Signal.CLUSTER, "workers": 32, "blocks": 32, "size": 2048}, "at most 16"),
+    ],
+)
+def test_what_a_kernel_without_a_table_cannot_do_is_refused(
+    driver: Any, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        run(replace(SMALL, prefetch=(Prefetch.WEIGHTS,), **changes))
 
 
 def test_records_become_columns(driver: Any) -> None:
@@ -270,7 +425,7 @@ def test_local_waits_need_a_stride(driver: Any) -> None:
         (Build(block=16, vector=1), 16, "would take 16 threads"),
         (Build(block=2048, vector=1), 2048, "would take 2048 threads"),
         (Build(block=128, vector=1), 256, "do not fit 1 a thread"),
-        (Build(block=1024, vector=4), 4096, "two stages of weights take 65536 bytes"),
+        (Build(block=512, vector=4, signal=Signal.LEAN), 2048, "four stages of weights take 65536 bytes"),
         (Build(counter_bytes=6), 256, "--counter-bytes is 6"),
     ],
 )

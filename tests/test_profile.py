@@ -28,10 +28,11 @@ if __name__ == "__main__":
         sys.exit("FAIL graph: element 3 is 1, expected 2")
     # a repeat costs 100 us untraced (the default is 3 of them), 120 us where the recorder asks for one
     repeats = [120_000] if "--repeats" in words else [100_000, 90_000, 105_000]
+    tasks = [{"format": "tracekit.tasks/1", "file": words[-1]}] if "--timeline" in words else []
     result = {
         "format": "tracekit.workload-result/1",
         "timings": [{"mode": "graph", "kernels": 100, "passes": 1, "pass_ns": repeats}],
-        "stamps": [], "facts": {"sm_clock_mhz": [1980.0]}, "gpu": {"name": "NVIDIA Fake"},
+        "stamps": [], "facts": {"sm_clock_mhz": [1980.0], "tasks": tasks}, "gpu": {"name": "NVIDIA Fake"},
     }
     with open(words[words.index("--result") + 1], "w") as file:
         json.dump(result, file)
@@ -91,6 +92,14 @@ def test_the_sidecar_holds_both_times_and_no_folders(tmp_path: Path) -> None:
     assert sidecar.versions["nsys"] == "2025.3.2.474"
     assert "--cuda-graph-trace=node" in sidecar.commands[-1].argv
     assert str(tmp_path) not in Path("fake.tracekit.json").read_text()
+
+
+def test_a_sidecar_holds_the_tasks_that_its_own_traced_run_recorded() -> None:
+    record(["fake", "--timeline"], Options(), silent)
+
+    for name, level in (("fake", "node"), ("fake-graph", "graph")):
+        (tasks,) = read_sidecar(Path(f"{name}.tracekit.json")).tasks
+        assert tasks["file"].endswith(f"/{level}.json")  # the result file of that run
 
 
 def test_a_users_command_is_timed_by_the_wall_clock() -> None:

@@ -36,6 +36,7 @@ SIDECAR = Sidecar(
         Timing("", "node", "wall", None, 1, 9, 9, 9),
     ),
     stamps=(Stamps("graph", 65_536, 704.0, 672.0, 736.0, 768.0, 32),),
+    tasks=({"format": "tracekit.tasks/1", "range": "graph:tasks"},),
 )
 
 
@@ -81,6 +82,9 @@ def test_the_sidecar_lies_beside_its_trace() -> None:
         (("stamps", 0, "device_gap_ns"), float("nan"), "stamps.device_gap_ns has a value"),
         (("commands", 0, "argv"), "python3", "commands.argv has a value"),
         (("versions",), ["nsys"], "versions has a value"),
+        (("tasks",), {}, "tasks has a value"),
+        (("tasks", 0), [], "tasks has a value"),
+        (("tasks", 0, "format"), None, "tasks has a value"),
         (("surprise",), 1, "surprise is unknown"),
     ],
     ids=str,
@@ -107,6 +111,12 @@ def test_a_missing_field_is_named(document: dict[str, Any], tmp_path: Path, fiel
 
     with pytest.raises(TraceError, match=f"{field} is missing"):
         read(document, tmp_path)
+
+
+def test_a_sidecar_from_before_there_were_tasks_has_none(document: dict[str, Any], tmp_path: Path) -> None:
+    del document["tasks"]
+
+    assert read(document, tmp_path).tasks == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '"x"'])

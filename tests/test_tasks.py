@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.build import Call, Kernel, Range, build_trace
+from tests.run import run
 from tracekit.analysis.tasks import (
     Alignment,
     TaskRecords,
@@ -19,6 +22,7 @@ from tracekit.analysis.tasks import (
     measure_tasks,
     read_tasks,
 )
+from tracekit.capture.sidecar import Machine, Sidecar, sidecar_path, write_sidecar
 from tracekit.errors import TraceError, UnanswerableError
 from tracekit.report.tasks import PARTS, tasks_json, tasks_text
 from workloads.megakernel.simulator import Costs, Run, simulate
@@ -221,3 +225,69 @@ def test_parts_fill_the_span_and_the_path_fills_the_makespan(shape: ChainShape, 
     path = report.critical_path
     assert sum(step.released_ns + step.execute_ns for step in path) == makespan_ns
     assert all(step.released_ns >= 0 for step in path)
+
+
+# From the sidecar, on the command line
+
+
+def recorded(folder: Path, *, tasks: Any = (DOCUMENT,), sidecar: bool = True, kernels: int = 1) -> Path:
+    """A kernel of 130 ns in the documents' range, and the sidecar beside its trace."""
+    starts = [5_000_000 + 1000 * i for i in range(kernels)]
+    path = build_trace(
+        folder / "x.sqlite",
+        kernels=[Kernel(start, start + 130, "megakernel", id=i) for i, start in enumerate(starts)],
+        calls=[Call(start - 500, start - 400, id=i) for i, start in enumerate(starts)],
+        ranges=[Range(4_999_000, 5_009_000, "megakernel:tasks", domain="tracekit")],
+    )
+    if sidecar:
+        machine = Machine(None, None, None, None)
+        written = Sidecar("megakernel", "nsys", "node", "now", (), {}, machine, tasks=tasks)
+        write_sidecar(written, sidecar_path(path))
+    return path
+
+
+def test_the_command_aligns_the_sidecars_tasks_with_their_kernel(tmp_path: Path) -> None:
+    path = recorded(tmp_path)
+
+    text = run("gaps", path, "--by", "task")
+    (launch,) = run("gaps", path, "--by", "task", "--json").document["launches"]
+
+    assert text.code == 0, text.err
+    assert "megakernel (megakernel:tasks): 3 tasks on 2 workers in 90 ns." in text.out
+    assert "give or take 20 ns" in text.out
+    assert launch["start_ns"] - launch["alignment"]["offset_ns"] == DOCUMENT["origin_ns"]
+    assert launch["alignment"]["residual_ns"] == 20
+
+
+@pytest.mark.parametrize("what", [{"sidecar": False}, {"tasks": ()}])
+def test_without_tasks_the_command_says_how_to_record_some(tmp_path: Path, what: Any) -> None:
+    outcome = run("gaps", recorded(tmp_path, **what), "--by", "task")
+
+    assert outcome.code == 3
+    assert "x.tracekit.json beside it holds no tasks: record a kernel that times its own" in outcome.err
+
+
+@pytest.mark.parametrize("kernels", [0, 2])
+def test_records_of_one_launch_need_one_kernel(tmp_path: Path, kernels: int) -> None:
+    outcome = run("gaps", recorded(tmp_path, kernels=kernels), "--by", "task")
+
+    assert outcome.code != 0
+    if kernels:
+        assert "launched megakernel 2 times in the trace" in outcome.err
+
+
+def test_a_broken_task_document_names_the_file(tmp_path: Path) -> None:
+    path = recorded(tmp_path, tasks=({**DOCUMENT, "tick_ns": "32"},))
+
+    assert (
+        "x.tracekit.json: tasks.tick_ns is missing or of the wrong kind"
+        in run("gaps", path, "--by", "task").err
+    )
+
+
+@pytest.mark.parametrize("option", [["--csv"], ["--where", "replay"], ["--range", "x"]])
+def test_tasks_are_not_boundaries(tmp_path: Path, option: list[str]) -> None:
+    outcome = run("gaps", recorded(tmp_path), "--by", "task", *option)
+
+    assert outcome.code == 2
+    assert "--by task reports whole launches" in outcome.err

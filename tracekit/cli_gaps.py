@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from tracekit.errors import CaptureError, UsageError
+from tracekit.errors import CaptureError, UnanswerableError, UsageError
 
 if TYPE_CHECKING:
     from tracekit.analysis.gaps import By, GapReport, Selection, Window
@@ -35,6 +35,7 @@ class ByOption(StrEnum):
     PAIR = "pair"
     KERNEL = "kernel"
     GRAPH = "graph"
+    TASK = "task"
     NONE = "none"
 
 
@@ -54,7 +55,7 @@ def gaps(
     traces: Annotated[
         list[Path], typer.Argument(help="nsys SQLite exports, PyTorch Chrome traces.", metavar="TRACE...")
     ],
-    by: Annotated[ByOption, typer.Option(help="Group the boundaries.")] = ByOption.PAIR,
+    by: Annotated[ByOption, typer.Option(help="Group the boundaries; task: inside kernels.")] = ByOption.PAIR,
     range_name: Annotated[
         str | None,
         typer.Option("--range", help="Only inside this NVTX range: a name or a regular expression."),
@@ -81,12 +82,16 @@ def gaps(
     _one_format(as_json, as_csv)
     selection = Selection(range_name, where.value, process, device, parse_window(window))
     paths = [exported(path) for path in traces]
-    if as_json or as_csv:
-        print(_machine_readable(paths, by.value, selection, top, as_json), end="")
+    group: By | Literal["task"] = by.value
+    if group == "task":
+        whole = not as_csv and selection == Selection()
+        print(_tasks(paths, top, as_json, whole), end="")
+    elif as_json or as_csv:
+        print(_machine_readable(paths, group, selection, top, as_json), end="")
     else:
         from tracekit.report.text import gaps_text
 
-        pages = _measure(paths, lambda path, say: _page(path, by.value, selection, top or DEFAULT_TOP, say))
+        pages = _measure(paths, lambda path, say: _page(path, group, selection, top or DEFAULT_TOP, say))
         print(gaps_text(pages, _width()), end="")
 
 
@@ -158,6 +163,31 @@ def _machine_readable(
     from tracekit.report.csv import gaps_csv
 
     return gaps_csv(reports)
+
+
+def _tasks(paths: Sequence[Path], top: int | None, as_json: bool, whole: bool) -> str:
+    """What kernels recorded about their own tasks, from each trace's sidecar. Only of whole launches."""
+    if not whole:
+        raise UsageError("--by task reports whole launches: no --csv, and no choice of boundaries")
+    from tracekit.analysis.tasks import TaskReport, measure_recorded
+    from tracekit.capture.sidecar import read_sidecar, sidecar_path
+    from tracekit.readers import read
+    from tracekit.report.tasks import tasks_json, tasks_text
+
+    def measure(path: Path, progress: Callable[[str], None]) -> list[TaskReport]:
+        trace, beside = read(path, progress=progress), sidecar_path(path)
+        documents = read_sidecar(beside).tasks if beside.is_file() else ()
+        if not documents:
+            raise UnanswerableError(
+                f"{path}: {beside.name} beside it holds no tasks: record a kernel that times its own, as"
+                " `tracekit profile megakernel --timeline` does"
+            )
+        return measure_recorded(trace, documents, str(beside))
+
+    reports = [report for one in _measure(paths, measure) for report in one]
+    if as_json:
+        return tasks_json(reports) + "\n"
+    return "\n".join(tasks_text(report, top or DEFAULT_TOP, _width()) for report in reports)
 
 
 def _page(path: Path, by: By, selection: Selection, top: int, progress: Callable[[str], None]) -> Page:

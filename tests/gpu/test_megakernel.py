@@ -12,7 +12,17 @@ import pytest
 from workloads import gpu as gpus
 from workloads.errors import WorkloadError
 from workloads.megakernel.checker import Grid
-from workloads.megakernel.gpu import Build, Limits, Megakernel, Poll, Prefetch, Schedule, StoppedError
+from workloads.megakernel.gpu import (
+    NOTHING_WITHHELD,
+    Build,
+    Limits,
+    Megakernel,
+    Poll,
+    Prefetch,
+    Schedule,
+    Signal,
+    StoppedError,
+)
 from workloads.megakernel.packing import pack
 from workloads.megakernel.table import Counters, Dependency, Deps, Table, chain_table
 from workloads.megakernel.workload import (
@@ -55,6 +65,79 @@ def test_every_variant_is_numpys(
     setting = setting_of(options)
 
     check("output", run_once(setting, build_of(options, prefetch)), setting.expected)
+
+
+LOCKSTEP = [signal for signal in Signal if signal is not Signal.COUNTER]
+
+
+def without_table(signal: Signal, **changes: Any) -> Options:
+    deps = Deps.BLOCK if signal is Signal.DATA else Deps.LAYER
+    return replace(SMALL, signal=signal, deps=deps, **changes)
+
+
+@pytest.mark.parametrize("rotate", [0, 3, 15])
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize("prefetch", [Prefetch.NONE, Prefetch.WEIGHTS])
+@pytest.mark.parametrize("signal", LOCKSTEP)
+def test_every_signal_is_numpys(signal: Signal, prefetch: Prefetch, vector: int, rotate: int) -> None:
+    options = without_table(signal, vector=vector, rotate=rotate)
+    setting = setting_of(options)
+
+    check("output", run_once(setting, build_of(options, prefetch)), setting.expected)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 5])
+@pytest.mark.parametrize("signal", LOCKSTEP)
+def test_few_layers_and_many_runs_without_clearing(signal: Signal, layers: int) -> None:
+    setting = setting_of(without_table(signal, layers=layers, rotate=1))
+    kernel = load(setting, build_of(setting.options, Prefetch.WEIGHTS))
+    for _ in range(50):
+        kernel.launch(setting.stream)
+
+    check("output", kernel.output(layers, setting.stream), setting.expected)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 8, 16])
+@pytest.mark.parametrize("signal", [Signal.CLUSTER, Signal.PUSH])
+def test_clusters_of_any_size(signal: Signal, blocks: int) -> None:
+    setting = setting_of(without_table(signal, size=1024 * blocks, blocks=blocks, rotate=1))
+
+    check("output", run_once(setting, build_of(setting.options, Prefetch.WEIGHTS)), setting.expected)
+
+
+@pytest.mark.parametrize("signal", LOCKSTEP)
+def test_random_delays_change_no_signal(signal: Signal) -> None:
+    run_chaos(setting_of(without_table(signal, rotate=1, chaos=100)), Prefetch.WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    "signal", [s for s in LOCKSTEP if s is not Signal.CLUSTER]
+)  # its barrier is hardware
+def test_a_signal_that_never_comes_is_stopped_by_the_watchdog(signal: Signal) -> None:
+    setting = setting_of(without_table(signal, rotate=1))
+    kernel = load(setting, build_of(setting.options, Prefetch.WEIGHTS))
+    kernel.withheld = 7 * SMALL.blocks + 5  # block 5 does its part of layer 7 and tells nobody
+    kernel.launch(setting.stream)
+
+    with pytest.raises(StoppedError, match=r"block \d+ waited longer than 200 ms at instruction \d+ for"):
+        kernel.output(SMALL.layers, setting.stream)
+
+    kernel.withheld = NOTHING_WITHHELD
+    kernel.poison(setting.stream)
+    kernel.launch(setting.stream)
+    check("output", kernel.output(SMALL.layers, setting.stream), setting.expected)
+
+
+@pytest.mark.parametrize("signal", LOCKSTEP)
+def test_records_without_a_table_are_complete_and_in_order(signal: Signal) -> None:
+    setting = setting_of(without_table(signal, rotate=1, forwards=2, repeats=1))
+    _, document = record_mode(setting, Prefetch.WEIGHTS)
+    columns = document["tasks"]
+
+    assert sorted(columns["instruction"]) == list(range(len(setting.table)))
+    for before, after in itertools.pairwise(("fetch_ns", "wait_ns", "execute_ns", "end_ns")):
+        assert (np.array(columns[before]) <= np.array(columns[after])).all()
+    assert_waits_end_after_their_signals(setting.table, document)
 
 
 @pytest.mark.parametrize("vector", [1, 2, 4])

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.analysis.attribution import find_members, match_ranges
 from tracekit.analysis.stats import Distribution, group
 from tracekit.errors import TraceError, UnanswerableError
-from tracekit.trace import Ints
+from tracekit.trace import Ints, Trace
 
 FORMAT = "tracekit.tasks/1"
 MISFIT_LIMIT_NS = 10_000  # two clocks of one GPU drift less than this over a recording
@@ -193,6 +194,27 @@ def measure_tasks(records: TaskRecords, alignment: Alignment | None = None) -> T
         kinds=_kind_times(records),
         critical_path=_critical_path(records),
     )
+
+
+def measure_recorded(trace: Trace, documents: Sequence[Any], where: str) -> list[TaskReport]:
+    """A report a document of a sidecar's `tasks`, each aligned to the one kernel its NVTX range launched.
+
+    Raises TraceError for a broken document, UnknownNameError where the range is not in the trace,
+    UnanswerableError where it launched no such kernel, or several.
+    """
+    return [_measure_aligned(trace, read_tasks(document, where)) for document in documents]
+
+
+def _measure_aligned(trace: Trace, records: TaskRecords) -> TaskReport:
+    members = find_members(trace, match_ranges(trace, records.range_name))
+    rows = [row for row in members.kernel.tolist() if trace.names[trace.kernels.name[row]] == records.kernel]
+    if len(rows) != 1:
+        raise UnanswerableError(
+            f"range {records.range_name} launched {records.kernel} {len(rows)} times in the trace, and its"
+            " records are of one launch: record trace and timeline together"
+        )
+    start_ns, end_ns = (int(column[rows[0]]) for column in (trace.kernels.start_ns, trace.kernels.end_ns))
+    return measure_tasks(records, align_to_kernel(records, start_ns, end_ns))
 
 
 def read_tasks(document: Any, where: str) -> TaskRecords:

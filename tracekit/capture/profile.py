@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tracekit.capture import cupti, nsys
 from tracekit.capture.doctor import cuda_version, package_versions, visible_gpus
@@ -263,13 +264,13 @@ def shown_words(argv: Sequence[str]) -> tuple[str, ...]:
 def _write_sidecars(job: Job, traces: Mapping[str, Path], tracer: Tracer, runs: Sequence[Run]) -> Recording:
     sidecar = _sidecar(job, tracer, runs)
     for level, trace in traces.items():
-        write_sidecar(replace(sidecar, level=level), sidecar_path(trace))
+        write_sidecar(replace(sidecar, level=level, tasks=_tasks(runs, level)), sidecar_path(trace))
     *earlier, last = traces
     return Recording(
         trace=traces[last],
         graph_trace=traces[earlier[0]] if earlier else None,
         sidecar_file=sidecar_path(traces[last]),
-        sidecar=replace(sidecar, level=last),
+        sidecar=replace(sidecar, level=last, tasks=_tasks(runs, last)),
     )
 
 
@@ -290,6 +291,12 @@ def _sidecar(job: Job, tracer: Tracer, runs: Sequence[Run]) -> Sidecar:
 def _stamps(runs: Sequence[Run]) -> tuple[Stamps, ...]:
     untraced = [run.result for run in runs if run.level == "untraced" and run.result]
     return untraced[0].stamps if untraced else ()
+
+
+def _tasks(runs: Sequence[Run], level: str) -> tuple[Mapping[str, Any], ...]:
+    """What the traced run recorded inside its kernels: only that fits the trace's clock."""
+    traced = [run.result for run in runs if run.level == level and run.result]
+    return tuple(traced[0].facts.get("tasks", ())) if traced else ()
 
 
 def versions(tracer: Tracer) -> dict[str, str]:

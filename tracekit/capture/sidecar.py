@@ -69,7 +69,11 @@ class Stamps:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """All of it. `backend` is what recorded the trace, `level` the graph level of the trace beside it."""
+    """All of it. `backend` is what recorded the trace, `level` the graph level of the trace beside it.
+
+    `tasks` are `tracekit.tasks/1` documents, one a launch that recorded its own tasks during that trace;
+    `analysis.tasks.read_tasks` reads them. A file without the field has none.
+    """
 
     workload: str | None
     backend: str
@@ -80,6 +84,7 @@ class Sidecar:
     machine: Machine
     timings: tuple[Timing, ...] = ()
     stamps: tuple[Stamps, ...] = ()
+    tasks: tuple[Mapping[str, Any], ...] = ()
 
     def timing(self, mode: str, level: str) -> Timing | None:
         """The phase's timing at that level, or None where it was not run."""
@@ -108,7 +113,7 @@ def write_sidecar(sidecar: Sidecar, path: Path) -> None:
 
 
 def read_sidecar(path: Path) -> Sidecar:
-    """Read a sidecar strictly: every field there, of its type, and no other.
+    """Read a sidecar strictly: every field there, of its type, and no other; only `tasks` may be missing.
 
     Raises TraceError, which names the file and the field, for anything else.
     """
@@ -132,6 +137,7 @@ class _BrokenError(Exception):
 
 
 def _sidecar(fields: dict[str, Any]) -> Sidecar:
+    fields = {"tasks": [], **fields}
     _require_fields(Sidecar, fields, "")
     for name in ("backend", "level", "recorded"):
         _require(isinstance(fields[name], str), name)
@@ -149,6 +155,7 @@ def _sidecar(fields: dict[str, Any]) -> Sidecar:
         machine=_machine(fields["machine"]),
         timings=tuple(_timing(row) for row in _rows(fields, "timings")),
         stamps=tuple(_stamps(row) for row in _rows(fields, "stamps")),
+        tasks=tuple(_task_document(row) for row in _rows(fields, "tasks")),
     )
 
 
@@ -187,6 +194,12 @@ def _stamps(row: Any) -> Stamps:
     for name in ("device_gap_ns", "device_gap_p10_ns", "device_gap_p90_ns", "release_ns"):
         _require(_is_number(row[name]), f"stamps.{name}")
     return Stamps(**row)
+
+
+def _task_document(row: Any) -> dict[str, Any]:
+    # what is in it, `read_tasks` checks: only `gaps --by task` needs that
+    _require(isinstance(row, dict) and isinstance(row.get("format"), str), "tasks")
+    return dict(row)
 
 
 def _rows(fields: dict[str, Any], name: str) -> list[Any]:

@@ -24,7 +24,9 @@ from workloads.megakernel.gpu import (
     Poll,
     Prefetch,
     Schedule,
+    Signal,
     check_build,
+    check_lockstep,
 )
 from workloads.megakernel.packing import pack
 from workloads.megakernel.reference import plain_chain
@@ -58,7 +60,9 @@ MODE_NAMES = {
 class Options:
     """`workers` 0: one a block of a layer, at most one a multiprocessor. `chaos` repeats with random delays.
 
-    `skip_local` drops the waits that a worker's own order fulfils: only for `deps` block, by stride.
+    `signal` other than `counter` runs the same work without a table: `data` waits for what it reads (`deps`
+    block), the others for a layer. `skip_local` drops the waits that a worker's own order fulfils: only for
+    `deps` block, by stride.
     """
 
     layers: int = 200
@@ -72,6 +76,7 @@ class Options:
     prefetch: tuple[Prefetch, ...] = tuple(Prefetch)
     schedule: Schedule = Schedule.STRIDE
     poll: Poll = Poll.ONE
+    signal: Signal = Signal.COUNTER
     workers: int = 0
     counter_bytes: int = LINE_BYTES
     timeline: bool = False
@@ -112,7 +117,7 @@ def run(options: Options) -> Result:
     clock_mhz = gpus.clock_mhz(gpu, stream, SPIN_UP_MS)
     timings, documents, costs = [], [], {}
     for prefetch in options.prefetch:
-        mode = MODE_NAMES[prefetch]
+        mode = mode_name(options, prefetch)
         timings.append(time_mode(setting, prefetch))
         print(result_line(timings[-1]))
         if options.timeline:
@@ -134,6 +139,12 @@ def run(options: Options) -> Result:
     return Result("megakernel", dataclasses.asdict(options), gpu, tuple(timings), facts=facts)
 
 
+def mode_name(options: Options, prefetch: Prefetch) -> str:
+    """`megakernel+weights`, with the signal where it is no counter: the name of the phase and its range."""
+    name = MODE_NAMES[prefetch]
+    return name if options.signal is Signal.COUNTER else f"{name}+{options.signal}"
+
+
 def check(mode: str, got: FloatArray, expected: FloatArray) -> None:
     """Raise WrongResultError where the mode's output is not NumPy's, within float32 rounding."""
     require_close(mode, got, expected, relative=1e-5, absolute=1e-6)
@@ -143,6 +154,7 @@ def prepare(gpu: Gpu, stream: Any, options: Options) -> Setting:
     """The table, the numbers and NumPy's answer. Raises TableError for options that contradict each other."""
     workers = options.workers or min(options.blocks, gpu.multiprocessors)
     table = chain_table(options.shape)
+    _require_fitting_deps(options)
     if options.skip_local:
         if options.schedule is not Schedule.STRIDE:
             raise TableError("--skip-local needs --schedule stride: from a queue nobody knows who runs what")
@@ -152,15 +164,22 @@ def prepare(gpu: Gpu, stream: Any, options: Options) -> Setting:
     return Setting(gpu, stream, options, table, numbers, expected, workers)
 
 
+def _require_fitting_deps(options: Options) -> None:
+    kept = {Signal.COUNTER: options.deps, Signal.DATA: Deps.BLOCK}.get(options.signal, Deps.LAYER)
+    if options.deps is not kept or (options.skip_local and options.signal is not Signal.COUNTER):
+        raise TableError(f"--signal {options.signal} keeps the dependencies of --deps {kept}, all of them")
+
+
 def load(setting: Setting, build: Build, *, checked: bool = True) -> Megakernel:
     """The kernel with its table on the GPU. `checked` False lets a table through that the checker refuses."""
     options = setting.options
     check_build(build, options.size // options.blocks)
+    check_lockstep(build, options.blocks, setting.workers)
     limits = Limits(timeout_ns=options.timeout_ms * 1_000_000)
     kernel = Megakernel(setting.gpu, build, limits, setting.workers)
     if checked:
         check_table(setting.table, kernel.grid)
-    kernel.load(pack(setting.table), setting.table.counters, setting.numbers)
+    kernel.load(pack(setting.table), setting.table.counters, setting.numbers, options.rotate)
     kernel.poison(setting.stream)
     return kernel
 
@@ -173,6 +192,7 @@ def build_of(options: Options, prefetch: Prefetch, *, timeline: bool = False, ch
         prefetch=prefetch,
         schedule=options.schedule,
         poll=options.poll,
+        signal=options.signal,
         counter_bytes=options.counter_bytes,
         timeline=timeline,
         chaos=chaos,
@@ -182,19 +202,19 @@ def build_of(options: Options, prefetch: Prefetch, *, timeline: bool = False, ch
 def time_mode(setting: Setting, prefetch: Prefetch) -> Timing:
     """Time one mode and check its output."""
     kernel = load(setting, build_of(setting.options, prefetch))
-    return _time(setting, kernel, MODE_NAMES[prefetch])
+    return _time(setting, kernel, mode_name(setting.options, prefetch))
 
 
 def record_mode(setting: Setting, prefetch: Prefetch) -> tuple[Timing, dict[str, Any]]:
     """Time one mode with the timeline on; its records are those of one more run, in range `MODE:tasks`."""
-    mode = MODE_NAMES[prefetch]
+    mode = mode_name(setting.options, prefetch)
     kernel = load(setting, build_of(setting.options, prefetch, timeline=True))
     timing = _time(setting, kernel, f"{mode}:timeline")
     kernel.poison(setting.stream)
     with phase(f"{mode}:tasks"):
         kernel.launch(setting.stream)
         kernel.output(setting.options.layers, setting.stream)
-    return timing, tasks_document("megakernel", f"{mode}:tasks", setting.table, *kernel.records())
+    return timing, tasks_document(kernel.build.source[1], f"{mode}:tasks", setting.table, *kernel.records())
 
 
 def timeline_cost(plain: Timing, traced: Timing) -> float:
@@ -213,7 +233,7 @@ def run_chaos(setting: Setting, prefetch: Prefetch) -> None:
         kernel.poison(setting.stream)
         kernel.launch(setting.stream, chaos_seed=seed)
         got = kernel.output(setting.options.layers, setting.stream)
-        where = f"{MODE_NAMES[prefetch]}, chaos seed {seed}"
+        where = f"{mode_name(setting.options, prefetch)}, chaos seed {seed}"
         check(where, got, setting.expected)
         first = got if first is None else first
         require_close(where, got, first)
@@ -227,6 +247,11 @@ def result_line(timing: Timing) -> str:
         f"{timing.mode:<26} {forward_us:8.1f} us per forward, {forward_us / timing.kernels:6.3f} us per layer"
         f"   PASS   (median of {len(timing.pass_ns)}, spread {spread_us:.1f} us)"
     )
+
+
+def _modes(signal: Signal) -> tuple[Prefetch, ...]:
+    """All that make sense: without a table there is no instruction to load ahead."""
+    return tuple(p for p in Prefetch if signal is Signal.COUNTER or p is not Prefetch.INSTRUCTION)
 
 
 def _time(setting: Setting, kernel: Megakernel, mode: str) -> Timing:
@@ -256,6 +281,7 @@ def main(  # noqa: PLR0913, PLR0917 - a command line
     ] = None,
     schedule: Annotated[Schedule, typer.Option(help="Who runs what.")] = Schedule.STRIDE,
     poll: Annotated[Poll, typer.Option(help="Who looks at the counter.")] = Poll.ONE,
+    signal: Annotated[Signal, typer.Option(help="How a layer tells the next one.")] = Signal.COUNTER,
     workers: Annotated[int, typer.Option(help="Blocks of the grid; 0: one a block of a layer.")] = 0,
     counter_bytes: Annotated[int, typer.Option(help="From one counter to the next.")] = LINE_BYTES,
     timeline: Annotated[
@@ -280,6 +306,6 @@ def main(  # noqa: PLR0913, PLR0917 - a command line
     def run_and_write() -> None:
         counts = ("layers", "size", "blocks", "vector", "timeout_ms", "forwards", "repeats")
         require_sane({name.replace("_", "-"): chosen[name] for name in counts}, 1)
-        write_result(run(Options(**chosen, prefetch=tuple(prefetch or Prefetch))), result)
+        write_result(run(Options(**chosen, prefetch=tuple(prefetch or _modes(signal)))), result)
 
     exit_on_error(run_and_write)

@@ -234,7 +234,6 @@ class Reference:
                 "span_ns": high - low,
                 "kernels": len(self.kernels),
                 "opaque_replays": len(self.replays),
-                "product": "nsys",
                 "gpus": self._gpus(),
             },
             "devices": self._devices(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from tracekit.errors import UnanswerableError, UnknownNameError, UsageError
 from tracekit.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from tracekit.report.timeline_data import StepPanels
+    from tracekit.report.timeline_data import InKernel, StepPanels
     from tracekit.trace import Trace
 
 TraceFile = Annotated[Path, typer.Argument(help="An nsys SQLite export.", metavar="TRACE")]
@@ -89,11 +90,22 @@ def _panels(trace: Trace, traced: Traced, asked: Asked) -> StepPanels:
 
     stamped = _stamp_sentences(traced.path)
     try:
-        return step_panels(measure_traced(trace, traced, asked), stamped)
+        panels = step_panels(measure_traced(trace, traced, asked), stamped)
     except (UnknownNameError, UnanswerableError):
         if asked.steps or traced.range_name:
             raise
-        return StepPanels(sentences=stamped)
+        panels = StepPanels(sentences=stamped)
+    return replace(panels, inside=_inside(traced.path))
+
+
+def _inside(trace: Path) -> InKernel | None:
+    """The first launch whose tasks the trace's sidecar holds."""
+    from tracekit.analysis.tasks import read_tasks
+    from tracekit.report.tasks import inside_kernel
+
+    path = sidecar_path(trace)
+    tasks = read_sidecar(path).tasks if path.is_file() else ()
+    return inside_kernel(read_tasks(tasks[0], path.name)) if tasks else None
 
 
 def _stamp_sentences(trace: Path) -> tuple[str, ...]:

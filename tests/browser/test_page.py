@@ -72,6 +72,15 @@ def test_the_budget_of_the_step_is_on_the_page(open_trace: OpenTrace, tmp_path: 
     assert page.locator("#prediction-box").is_visible()
 
 
+def test_the_inside_of_a_megakernel_is_on_the_page(open_trace: OpenTrace, tmp_path: Path) -> None:
+    """From the sidecar: 16 workers on 16 SMs, 20 tasks each, every task with its three parts."""
+    assert run("report", SAMPLES / "megakernel_push.sqlite", "-o", tmp_path / "x.html").code == 0
+    page = open_trace(tmp_path / "x.html")
+    page.wait_for_function("state.inside")
+    assert page.locator("#inside-box").is_visible()
+    assert page.evaluate("state.inside.critical.length") == 20
+
+
 def test_the_pair_table_holds_the_numbers_of_json(open_trace: OpenTrace) -> None:
     page = open_trace(COMPILED)
     document = json.loads(gaps_json([tracekit.gaps(tracekit.read(SAMPLES / COMPILED), "pair")]))

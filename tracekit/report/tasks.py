@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analysis.tasks import PathStep, TaskReport
+from tracekit.analysis.tasks import PathStep, TaskRecords, TaskReport, measure_tasks
 from tracekit.report.names import printable
+from tracekit.report.timeline_data import InKernel
 from tracekit.units import format_ns, format_share
 
 FORMAT = "tracekit.task-report/1"
@@ -29,6 +31,22 @@ def tasks_json(reports: Sequence[TaskReport]) -> str:
 def tasks_document(report: TaskReport) -> dict[str, Any]:
     """One launch as plain data: every field of the report, and the parts summed over its workers."""
     return asdict(report) | {"total_ns": {part: report.total_ns(part) for part in PARTS}}
+
+
+def inside_kernel(records: TaskRecords) -> InKernel:
+    """What the report page draws of one launch: the three parts of each task, and the critical path."""
+    first_ns = int(records.workers.started_ns.min())
+    marks = (records.fetch_ns, records.wait_ns, records.execute_ns, records.end_ns)
+    count, sm = len(records), records.workers.multiprocessor[records.worker]
+    row_of = {number: row for row, number in enumerate(records.instruction.tolist())}
+    path = [row_of[step.instruction] for step in measure_tasks(records).critical_path]
+    return InKernel(
+        sm=np.tile(sm, 3),
+        kind=np.repeat(np.arange(3, dtype=np.int64), count),
+        start_ns=np.concatenate(marks[:3]) - first_ns,
+        duration_ns=np.concatenate([b - a for a, b in itertools.pairwise(marks)]),
+        critical=2 * count + np.array(path, dtype=np.int64),  # the executions come last
+    )
 
 
 def tasks_text(report: TaskReport, top: int | None = 10, width: int | None = None) -> str:

@@ -136,8 +136,6 @@ def gaps(trace: Trace, by: By = "pair", selection: Selection | None = None) -> G
     chosen, matched = _select(trace, boundaries, selection, window)
     rows = _rows(trace, boundaries, GROUPINGS[by](trace, chosen), selection.where)
     busy = measure_busy(trace, window)
-    if window is not None and not any(device.busy_ns for device in busy.devices):
-        raise _nothing_in(trace, window)
     return GapReport(
         recording=trace.recording,
         span_ns=window[1] - window[0] if window else trace.span_ns,
@@ -195,17 +193,13 @@ def _close(trace: Trace, window: Window | None) -> tuple[int, int] | None:
         return None
     low = trace.start_ns if window[0] is None else window[0]
     high = trace.end_ns if window[1] is None else window[1]
-    if high <= low:
-        raise _nothing_in(trace, (low, high))
+    tables = (trace.kernels, trace.copies, trace.opaque_replays)
+    if not any(((table.start_ns < high) & (table.end_ns > low)).any() for table in tables):
+        raise UnanswerableError(
+            f"no GPU activity in the window {low}..{high} ns; the trace has some from {trace.start_ns} to "
+            f"{trace.end_ns} ns"
+        )
     return low, high
-
-
-def _nothing_in(trace: Trace, window: tuple[int, int]) -> UnanswerableError:
-    low, high = window
-    return UnanswerableError(
-        f"no GPU activity in the window {low}..{high} ns; the trace has some from {trace.start_ns} to "
-        f"{trace.end_ns} ns"
-    )
 
 
 def _select(

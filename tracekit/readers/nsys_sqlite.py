@@ -128,9 +128,9 @@ def read(path: Path, *, shapes: bool = False, progress: Callable[[str], None] = 
 
 def _assemble(file: SqliteFile, path: Path, activity: list[_Activity], calls: _Calls) -> Trace:
     names, range_names = _Names(), _Names()
-    nvtx = _read_nvtx(file)
-    threads = [calls.thread] if nvtx is None else [calls.thread, nvtx.thread]
-    mask = _thread_mask([t.key[0] for t in activity], threads)
+    active = _distinct_processes([*(t.key[0] for t in activity), process_of(calls.thread)])
+    mask = _thread_mask(active)
+    nvtx = _read_nvtx(file, active, mask)
     activity = [_with_process(table, mask, calls.thread) for table in activity]
     kernels, copies, memsets, waits, replays = activity
     if not any(len(table) for table in (kernels, copies, memsets, replays)):
@@ -256,11 +256,15 @@ def _read_waits(file: SqliteFile) -> _Activity:
     return replace(waits, start_ns=waits.start_ns[kept], end_ns=waits.end_ns[kept], key=key, columns={})
 
 
-def _thread_mask(processes: list[Ints], threads: list[Ints]) -> int:
+def _distinct_processes(columns: list[Ints]) -> Ints:
+    """The processes of several columns, with the host bits of a merged report."""
+    found: Ints = np.unique(np.concatenate([encode(column)[1] for column in columns]))
+    return np.delete(found, np.flatnonzero(found == NONE))
+
+
+def _thread_mask(processes: Ints) -> int:
     """What to keep of a global thread id: only pid and tid, unless two hosts share a pid."""
-    distinct = {p for column in (*processes, *map(process_of, threads)) for p in encode(column)[1].tolist()}
-    distinct.discard(NONE)
-    return PID_AND_TID if len({p & PID for p in distinct}) == len(distinct) else -1
+    return PID_AND_TID if len(np.unique(processes & PID)) == len(processes) else -1
 
 
 def _with_process(table: _Activity, mask: int, threads: Ints) -> _Activity:
@@ -377,7 +381,7 @@ class _Nvtx:
     text: TextColumn
 
 
-def _read_nvtx(file: SqliteFile) -> _Nvtx | None:
+def _read_nvtx(file: SqliteFile, active: Ints, mask: int) -> _Nvtx | None:
     columns = ["start", "end", "eventType", "globalTid", "domainId", "textId"]
     found = file.read(NVTX, [*((c, INTEGER) for c in columns), ("text", TEXT)])
     start, end, kind = (c if isinstance(c, np.ndarray) else None for c in found[:3])
@@ -386,6 +390,10 @@ def _read_nvtx(file: SqliteFile) -> _Nvtx | None:
     missing = np.full(len(start), NONE)
     thread, domain, text_id = (c if isinstance(c, np.ndarray) else missing for c in found[3:6])
     text = found[6] if isinstance(found[6], TextColumn) else TextColumn(np.full(len(start), -1, np.int32), ())
+    thread = _or_zero(thread)
+    # A process that only has ranges may be another host's with the same pid: it keeps its host bits,
+    # and owns no kernel.
+    thread = np.where(np.isin(process_of(thread), active), thread & mask, thread)
     return _Nvtx(start, end, kind, thread, domain, text_id, text)
 
 
@@ -402,8 +410,7 @@ def _read_ranges(
     kept = np.flatnonzero(is_range & _valid(start, end))
     kept = kept[np.lexsort((-end[kept], start[kept]))]  # an outer range before the inner one
     name = _name_ranges(file, nvtx, names)[kept]
-    thread = _or_zero(nvtx.thread[kept]) & mask
-    ranges = Ranges(start[kept], end[kept], name, thread, nvtx.kind[kept] == START_END)
+    ranges = Ranges(start[kept], end[kept], name, nvtx.thread[kept], nvtx.kind[kept] == START_END)
     return ranges, int(is_range.sum()) - len(kept)
 
 
@@ -511,9 +518,9 @@ def without_paths(text: str) -> str:
 
 def _missing_columns(file: SqliteFile) -> list[str]:
     """What a kernel table without some of its columns cannot tell."""
-    columns = file.columns(KERNEL)
-    if not columns:
+    if not file.has_rows(KERNEL):
         return []
+    columns = file.columns(KERNEL)
     lost = [f"kernels have no {column}: {loss}" for column, loss in LOSS.items() if column not in columns]
     return lost if set(NAME_COLUMNS) & columns.keys() else [*lost, "kernels have no names in the file"]
 

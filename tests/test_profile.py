@@ -215,6 +215,7 @@ def test_profile_leaves_a_workloads_own_options_to_it(capsys: pytest.CaptureFixt
     assert "words --repeats 1 --layers 7 --size 3 --result" in written.err
     assert written.out.split()[:4] == ["trace", "x.sqlite", "sidecar", "x.tracekit.json"]
     assert "x.sqlite: NVIDIA H200" in written.out
+    assert Path("x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_profile_takes_any_command_line_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:

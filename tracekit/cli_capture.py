@@ -17,6 +17,7 @@ from tracekit.capture.doctor import examine
 from tracekit.capture.profile import Options, Recording, record
 from tracekit.capture.workloads import list_workloads
 from tracekit.cli_gaps import show_gaps
+from tracekit.cli_report import report as write_report
 from tracekit.decode.calibration import Measured, save_calibration
 from tracekit.errors import CaptureError, UsageError
 from tracekit.readers import read
@@ -91,8 +92,10 @@ def profile(
         ),
     )
     print(capture_text.recording_text(recording))
-    if recording.trace is not None:
-        print(show_gaps(recording.trace, "range"), end="")
+    print(show_gaps(recording.trace, "range"), end="")
+    page = recording.trace.with_suffix(".html")
+    if force or not page.exists():
+        write_report(recording.trace, page)
 
 
 def run_profile(words: list[str], options: Options) -> Recording:

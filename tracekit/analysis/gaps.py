@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -376,38 +376,43 @@ def _rows_of(
     """One row a group that has boundaries of this kind."""
     entered = _restrict(grouping, grouping.into)
     rows, code, groups = entered.kernel, entered.code, entered.groups
-    gap_ns, duration_ns = boundaries.gap_ns[rows], _durations(trace, rows)
-    gap = group(code, gap_ns, groups)
+    gap_ns = boundaries.gap_ns[rows]
     duration = group(grouping.code, _durations(trace, grouping.kernel), groups)
-    is_head = boundaries.head[rows]
-    heads = _medians(code, gap_ns, is_head, groups)
-    overlaps = _medians(code, gap_ns, gap_ns < 0, groups)
-    counted = {
-        "kernels": duration.counts,
-        "boundaries": gap.counts,
-        "overlapping": count_by(code, gap_ns < 0, groups),
-        "interrupted": count_by(code, boundaries.interrupted[rows], groups),
-        "white_ns": sum_by(code, np.maximum(gap_ns, 0), groups),
-        "overlap_ns": sum_by(code, np.minimum(np.maximum(-gap_ns, 0), duration_ns), groups),
-        "kernel_sum_ns": duration.totals,
+    columns: dict[str, list[Any]] = {
+        "kernels": duration.counts.tolist(),
+        "kernel_median_ns": duration.percentiles(0.5).tolist(),
+        "kernel_sum_ns": duration.totals.tolist(),
+        "overlapping_median_ns": _medians(code, gap_ns, gap_ns < 0, groups),
+        **_sums(trace, boundaries, entered),
     }
-    split = _split_causes(causes, entered) if causes else None
-    columns = {name: values.tolist() for name, values in counted.items()}
-    medians = duration.percentiles(0.5).tolist()
+    heads = _medians(code, gap_ns, boundaries.head[rows], groups)
+    columns["head_ns"] = heads if where == "replay" else [None] * groups
+    split = _split_causes(causes, entered) if causes else [None] * groups
     return [
         GapRow(
             key=grouping.keys(g),
             where=where,
-            head_ns=heads[g] if where == "replay" else None,
-            overlapping_median_ns=overlaps[g],
             gap_ns=distribution,
-            kernel_median_ns=medians[g],
-            causes_ns={cause: values[g] for cause, values in split.items()} if split else None,
+            causes_ns=split[g],
             **{name: values[g] for name, values in columns.items()},
         )
-        for g, distribution in enumerate(gap.distributions())
+        for g, distribution in enumerate(group(code, gap_ns, groups).distributions())
         if distribution is not None
     ]
+
+
+def _sums(trace: Trace, boundaries: Boundaries, entered: _Grouping) -> dict[str, list[int]]:
+    """Counts and sums of each group's boundaries."""
+    rows, code, groups = entered.kernel, entered.code, entered.groups
+    gap_ns = boundaries.gap_ns[rows]
+    overlap_ns = np.minimum(np.maximum(-gap_ns, 0), _durations(trace, rows))
+    return {
+        "boundaries": np.bincount(code, minlength=groups).tolist(),
+        "overlapping": count_by(code, gap_ns < 0, groups).tolist(),
+        "interrupted": count_by(code, boundaries.interrupted[rows], groups).tolist(),
+        "white_ns": sum_by(code, np.maximum(gap_ns, 0), groups).tolist(),
+        "overlap_ns": sum_by(code, overlap_ns, groups).tolist(),
+    }
 
 
 def _medians(code: Codes, gap_ns: NDArray[np.int64], mask: Mask, groups: int) -> list[float | None]:
@@ -416,9 +421,11 @@ def _medians(code: Codes, gap_ns: NDArray[np.int64], mask: Mask, groups: int) ->
     return [None if math.isnan(median) else median for median in medians]
 
 
-def _split_causes(causes: Causes, entered: _Grouping) -> dict[str, list[int]]:
-    columns = {cause: getattr(causes, f"{cause}_ns")[entered.kernel] for cause in CAUSES}
-    return {c: sum_by(entered.code, values, entered.groups).tolist() for c, values in columns.items()}
+def _split_causes(causes: Causes, entered: _Grouping) -> list[dict[str, int] | None]:
+    """Each group's white space by cause."""
+    columns = [getattr(causes, f"{cause}_ns")[entered.kernel] for cause in CAUSES]
+    sums = [sum_by(entered.code, values, entered.groups).tolist() for values in columns]
+    return [dict(zip(CAUSES, each, strict=True)) for each in zip(*sums, strict=True)]
 
 
 def _durations(trace: Trace, rows: Rows | slice) -> NDArray[np.int64]:

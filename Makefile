@@ -15,7 +15,7 @@ nightly: .venv/installed-dev ## the fuzz tests with over 10,000 inputs
 	TRACEKIT_FUZZ=34 $(BIN)/python -m pytest tests/test_fuzz.py tests/test_kineto.py tests/test_sidecar.py
 
 golden: .venv/installed-dev ## renew the golden files after a change that was meant
-	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_readme.py
+	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_readme.py -k "golden or renew"
 
 bench: .venv/installed ## the README's performance figures
 	$(BIN)/python -m benchmarks.gaps_speed

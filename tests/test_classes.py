@@ -20,7 +20,7 @@ from tracekit.decode.kernels import FUSIONS, Step, list_kernels
 from tracekit.decode.models import load_model
 
 HF_COMPILE = Path(__file__).parents[1] / "sample_traces" / "hf_compile.sqlite"
-KERNELS_A_STEP = 566  # MEASURED.md section 5
+KERNELS_A_STEP = 566  # docs/measured.md section 5
 
 NORM, ATTENTION, SILU = "RMSNormKernel", "flash_fwd_kernel", "act_and_mul_kernel"
 GEMM, REDUCE = "nvjet_x", "splitKreduce_kernel"
@@ -153,7 +153,7 @@ def test_the_real_traces_classes_against_the_estimates() -> None:
         "elementwise": (30, 0),
         "gemm_fp32": (1, 0),
     }
-    # 311 MB in 75 us: above what lm_head reached on this GPU (MEASURED.md section 7: 4.5 TB/s) it cannot be
+    # 311 MB in 75 us: above what lm_head reached on this GPU (measured.md section 7: 4.5 TB/s) it cannot be
     lm_head = rows["lm_head"]
     assert lm_head.expected_bytes == 1024 * 151936 * 2
     assert 3e12 < lm_head.expected_bytes / lm_head.measured_ns * 1e9 < 4.5e12

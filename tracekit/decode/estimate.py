@@ -14,7 +14,7 @@ HANDBOOK_LAUNCH_NS = 5000
 SHORT_KERNEL_NS = 1000  # the handbook's sentence counts the kernels below this
 
 GAP_ASSUMPTION = "g, what one more kernel adds to the step, is assumed, and the same at every boundary"
-PDL_SAVING_NS = 260  # MEASURED.md section 1: 1,040 ns a layer in a graph, 780 ns with PDL, one H200
+PDL_SAVING_NS = 260  # docs/measured.md section 1: 1,040 ns a layer in a graph, 780 ns with PDL, one H200
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def what_if_graph(times: StepTimes) -> WhatIf:
 def what_if_pdl(times: StepTimes, saving_ns: float = PDL_SAVING_NS) -> WhatIf:
     """PDL on every boundary: each loses `saving_ns`, none falls below 0.
 
-    The default is what PDL took off a chain of near-empty kernels in a graph (MEASURED.md section 1);
+    The default is what PDL took off a chain of near-empty kernels in a graph (docs/measured.md section 1);
     section 2 has 290 to 404 ns a boundary for kernels of 64 KiB to 64 MiB.
     """
     saved_ns = min(saving_ns, times.gap_ns)

@@ -19,8 +19,8 @@ FUSIONS = {
     "handbook": "10 kernels a layer (12 with experts: a router and its top-k), then norm, lm_head, sample",
     "six": "6 kernels a layer: the handbook's short kernels run inside their neighbours, no byte is saved",
     "megakernel": "1 kernel for the whole step, the handbook's bytes",
-    "vllm": "a vLLM 0.33 layer as ENGINES.md reads it: attention has a prepare and a combine kernel",
-    "sglang": "a SGLang 0.5.23 layer as ENGINES.md reads it: qk-norm and rope are two kernels",
+    "vllm": "a vLLM 0.33 layer as docs/engines.md reads it: attention has a prepare and a combine kernel",
+    "sglang": "a SGLang 0.5.23 layer as docs/engines.md reads it: qk-norm and rope are two kernels",
 }
 
 _SIX_GROUPS = (
@@ -96,8 +96,8 @@ def list_kernels(step: Step) -> tuple[Kernel, ...]:
     (with the router, where there are experts) and silu + down; attention and o_proj stay alone. The
     bytes stay the handbook's: its answer neglects what the merged kernels no longer write and read.
     `megakernel`: everything in one kernel.
-    `vllm`, `sglang`: the layers that ENGINES.md section 3 read from their code; with experts also a kernel
-    that sorts the tokens by expert and one that adds the experts' outputs (`moe_align_block_size` and
+    `vllm`, `sglang`: the layers that docs/engines.md section 3 read from their code; with experts also a
+    kernel that sorts the tokens by expert and one that adds the experts' outputs (`moe_align_block_size` and
     `moe_sum` in facts/kernel_patterns.json). vLLM can fuse an all-reduce with the norm after it; not here.
     With `tp` above 1 an all-reduce follows o_proj and down_proj; in `megakernel` it is inside.
     """

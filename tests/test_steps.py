@@ -154,7 +154,7 @@ def test_every_budget_adds_up(
 
 
 def test_the_torch_compile_step_is_what_was_measured() -> None:
-    """docs/measured.md: 566 kernels a step, about 2,110 us in kernels, about 300 us white space in the replay."""
+    """docs/measured.md: 566 kernels a step, about 2,110 us in kernels, about 300 us of white space."""
     found = find_steps(read(HF_COMPILE))
     assert (found.source, len(found.steps)) == ("NVTX range decode_step", 16)
     assert {len(step.kernels) for step in found.steps} == {566}

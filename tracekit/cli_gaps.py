@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +119,8 @@ def exported(path: Path) -> Path:
 
     if not is_report(path):
         return path
+    import hashlib
+
     from tracekit.capture.nsys import cache_folder, export_report, find_nsys
 
     try:

@@ -23,7 +23,7 @@ NULL = np.iinfo(np.int64).min
 
 INTEGER, TEXT = "integer", "text"
 
-_CHUNK_BYTES = 1 << 20  # of pages decoded at once: the intermediate columns stay in the cache
+_CHUNK_BYTES = 1 << 22  # of pages decoded at once: larger gains little more
 _PADDING = 256  # the window on the last record's header or value may reach past the last page
 _INTERIOR, _LEAF = 5, 13
 

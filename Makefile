@@ -17,6 +17,10 @@ nightly: .venv/installed-dev ## the fuzz tests with over 10,000 inputs
 golden: .venv/installed-dev ## renew the golden files after a change that was meant
 	TRACEKIT_RENEW_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_readme.py -k "golden or renew"
 
+mutants: .venv/installed-dev ## mutation testing of the gap core: what no test notices, see docs/mutants.md
+	$(BIN)/mutmut run
+	$(BIN)/mutmut results
+
 bench: .venv/installed ## the README's performance figures
 	$(BIN)/python -m benchmarks.gaps_speed
 
@@ -32,4 +36,4 @@ bench: .venv/installed ## the README's performance figures
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
 	touch $@
 
-.PHONY: demo test nightly golden bench
+.PHONY: demo test nightly golden mutants bench

@@ -57,3 +57,19 @@ def test_nothing() -> None:
     assert [part.tolist() for part in encode(nothing)] == [[], []]
     assert find_first(nothing, ints([1])).tolist() == [-1]
     assert find_first(ints([1]), nothing).tolist() == []
+
+
+def test_sparse_keys_that_repeat_are_found_where_they_are_first() -> None:
+    """More of them than a sort that is not stable leaves in order."""
+    keys = ints([2**62, 0, -(2**62)] * 500)
+    assert find_first(keys, ints([-(2**62), 2**62, 0])).tolist() == [2, 0, 1]
+
+
+def test_wanted_beyond_the_largest_sparse_key() -> None:
+    assert find_first(ints([0, 2**62]), ints([2**62 + 1, -1])).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("high", [1, 2**62])
+def test_codes_are_32_bits_wide(high: int) -> None:
+    keys = ints([0, high])
+    assert encode(keys)[0].dtype == find_first(keys, keys).dtype == np.int32

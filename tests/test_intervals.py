@@ -105,3 +105,7 @@ def test_cut_parts_add_up(low: int, length: int, at: int) -> None:
     before, after = (int(part[0]) for part in cut(*(np.array([x]) for x in (low, low + length, at))))
     inside = range(low, low + length)
     assert (before, after) == (len([t for t in inside if t < at]), len([t for t in inside if t >= at]))
+
+
+def test_what_only_touches_a_window_is_outside_it() -> None:
+    assert spelled(clip(*columns([(0, 10), (12, 12), (20, 30)]), 10, 20)) == [(12, 12)]

@@ -66,3 +66,21 @@ def test_a_tick_survives_rounding_and_a_few_others() -> None:
 def test_few_durations_show_no_tick() -> None:
     assert detect_tick(np.array([32, 64, 96] * 100)) is None
     assert detect_tick(np.array([], dtype=np.int64)) is None
+
+
+def test_sixteen_durations_are_enough_for_a_tick_and_nine_in_ten_of_them() -> None:
+    grid = np.arange(10, 26) * 32
+    assert (detect_tick(grid), detect_tick(grid[1:])) == (32, None)
+    assert detect_tick(np.concatenate([np.arange(10, 100) * 32, np.arange(10) * 32 + 7])) == 32
+    assert detect_tick(np.concatenate([np.arange(11, 100) * 32, np.arange(11) * 32 + 7])) is None
+
+
+@pytest.mark.parametrize(("tick", "off"), [(1000, 2), (32, 2), (5, 1)])
+def test_what_rounding_does_not_explain_is_no_tick(tick: int, off: int) -> None:
+    assert detect_tick(np.arange(10, 400) * tick + off) is None
+
+
+def test_the_tick_of_100_000_kernels_and_more_is_that_of_every_second() -> None:
+    durations = np.arange(10, 200_009) * 32 + np.arange(199_999) % 2 * 7
+    found = [detect_tick(durations[:count]) for count in (99_999, 100_000, 199_999)]
+    assert found == [None, 32, 32]

@@ -266,9 +266,7 @@ class _Grouping:
     groups: int
 
 
-def _by_columns(
-    trace: Trace, chosen: _Chosen, columns: list[NDArray[np.int64]], spell: Callable[..., Key]
-) -> _Grouping:
+def _by_columns(chosen: _Chosen, columns: list[NDArray[np.int64]], spell: Callable[..., Key]) -> _Grouping:
     everything = bool(chosen.kernels.all())
     kernel = slice(None) if everything else np.flatnonzero(chosen.kernels)
     code, distinct = encode_rows([column[kernel] for column in columns])
@@ -279,18 +277,18 @@ def _by_columns(
 
 
 def _by_none(trace: Trace, chosen: _Chosen) -> _Grouping:
-    return _by_columns(trace, chosen, [np.zeros(len(trace.kernels), dtype=np.int64)], lambda _: {})
+    return _by_columns(chosen, [np.zeros(len(trace.kernels), dtype=np.int64)], lambda _: {})
 
 
 def _by_stream(trace: Trace, chosen: _Chosen) -> _Grouping:
     return _by_columns(
-        trace, chosen, [trace.kernels.stream.astype(np.int64)], lambda code: asdict(trace.streams[code])
+        chosen, [trace.kernels.stream.astype(np.int64)], lambda code: asdict(trace.streams[code])
     )
 
 
 def _by_kernel(trace: Trace, chosen: _Chosen) -> _Grouping:
     return _by_columns(
-        trace, chosen, [trace.kernels.name.astype(np.int64)], lambda code: {"kernel": trace.names[code]}
+        chosen, [trace.kernels.name.astype(np.int64)], lambda code: {"kernel": trace.names[code]}
     )
 
 
@@ -299,7 +297,7 @@ def _by_pair(trace: Trace, chosen: _Chosen) -> _Grouping:
     previous = np.concatenate((following[:0] if not len(following) else [-1], following[:-1]))
     only = _Chosen(chosen.boundaries, chosen.boundaries, None)  # a pair needs both kernels
     return _by_columns(
-        trace, only, [previous, following], lambda a, b: {"previous": trace.names[a], "next": trace.names[b]}
+        only, [previous, following], lambda a, b: {"previous": trace.names[a], "next": trace.names[b]}
     )
 
 
@@ -310,7 +308,7 @@ def _by_graph(trace: Trace, chosen: _Chosen) -> _Grouping:
     graph[1:][(graph[1:] != graph[:-1]) & (stream[1:] == stream[:-1])] = NONE
     process = np.array([key.process for key in trace.streams], dtype=np.int64)[stream]
     return _by_columns(
-        trace, chosen, [process, graph], lambda p, g: {"process": p, "graph": None if g == NONE else g}
+        chosen, [process, graph], lambda p, g: {"process": p, "graph": None if g == NONE else g}
     )
 
 

@@ -262,7 +262,7 @@ def _split_white(trace: Trace, rows: Rows, pieces: Intervals, known_call: Mask) 
     replay_start = np.flatnonzero(np.diff(kernels.correlation[rows], prepend=NONE))
     head = inside & np.isin(at - 1, replay_start)
     known = known_call[following] & ~inside
-    call = kernels.call[following] if len(calls) else np.zeros(len(at), dtype=np.int32)
+    call = kernels.call[following]
     call_start, call_end = (c[call] if len(calls) else high for c in (calls.start_ns, calls.end_ns))
     host, _ = cut(low, high, call_start)
     until_end, queued = cut(low, high, call_end)

@@ -204,7 +204,7 @@ def _why_empty(file: SqliteFile) -> str:
 
 
 def _said(file: SqliteFile) -> str:
-    said = [w.message for w in _diagnostics(file)]
+    said = sorted((w.message for w in _diagnostics(file)), key=lambda message: "CUDA event" not in message)
     return f'; the recording says "{said[0]}"' if said else ""
 
 

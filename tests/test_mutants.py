@@ -234,8 +234,8 @@ def test_only_the_kernels_chosen_are_counted(make: Make, by: str) -> None:
 
 
 def two_graphs(path: Path) -> Path:
-    """Replays of graphs 1, 2 and 1 on a stream, of graph 1 on the next, and launches after each."""
-    replays = [(0, 1, 7), (30, 2, 7), (60, 1, 7), (3, 1, 8)]
+    """Replays of graphs 1, 2 and 1 on a stream, of 1 and 2 on the next, and launches after each."""
+    replays = [(0, 1, 7), (30, 2, 7), (60, 1, 7), (3, 1, 8), (40, 2, 8)]
     inside = [
         Kernel(start + 12 * i, start + 12 * i + 10, f"n{i}", stream, id_, node(graph, i))
         for id_, (start, graph, stream) in enumerate(replays)
@@ -252,8 +252,8 @@ def test_edges_between_graphs_belong_to_none(tmp_path: Path) -> None:
     }
     assert found == {
         ("replay", 100, 1): (3, 6),
-        ("replay", 100, 2): (1, 2),
-        ("launch", 100, None): (6, 8 + 8 + 18 + 5 + 75 + 5),
+        ("replay", 100, 2): (2, 4),
+        ("launch", 100, None): (7, 8 + 8 + 18 + 5 + 15 + 38 + 5),
     }
 
 
@@ -269,6 +269,12 @@ def test_two_graphs_equal_the_reference(tmp_path: Path, by: str, where: str) -> 
 def test_no_kernels_at_all_have_no_boundaries(make: Make, by: str) -> None:
     trace = make(opaque_replays=[Replay(0, 10), Replay(20, 30)])
     assert measure(trace, by).rows == ()  # type: ignore[arg-type]
+
+
+def test_kernels_that_touch_do_not_overlap(make: Make) -> None:
+    """Gaps of 0 and -5 ns."""
+    (row,) = measure(make(kernels=[Kernel(0, 10), Kernel(10, 20), Kernel(15, 25)]), "none").rows
+    assert (row.boundaries, row.overlapping, row.overlapping_median_ns, row.overlap_ns) == (2, 1, -5, 5)
 
 
 @pytest.mark.parametrize("window", [(50, 60), (60, 60), (70, 60)])
@@ -287,7 +293,8 @@ def test_a_notebook_shows_twenty_rows_and_obeys_no_name(make: Make) -> None:
     shown = measure(trace, "kernel")._repr_html_()
     assert shown.startswith("<p>trace.sqlite: gaps by kernel</p><table")
     assert "&lt;b&gt;1<" in shown and "<b>" not in shown
-    assert shown.count("<tr>") == 21 and "<th>0</th>" not in shown  # the twenty and the dots
+    assert shown.count("<tr>") == 21 and "<td>...</td>" in shown  # of 21 rows 20, and the dots
+    assert "<th>0</th>" not in shown
 
 
 # Steps

@@ -84,3 +84,9 @@ def test_the_tick_of_100_000_kernels_and_more_is_that_of_every_second() -> None:
     durations = np.arange(10, 200_009) * 32 + np.arange(199_999) % 2 * 7
     found = [detect_tick(durations[:count]) for count in (99_999, 100_000, 199_999)]
     assert found == [None, 32, 32]
+
+
+def test_sums_beyond_what_floats_hold_are_exact() -> None:
+    codes, values = columns([(0, 2**53), (0, 1), (1, 3)])
+    sums = sum_by(codes, values, 2)
+    assert (sums.tolist(), sums.dtype) == ([2**53 + 1, 3], np.int64)

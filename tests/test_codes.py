@@ -73,3 +73,4 @@ def test_wanted_beyond_the_largest_sparse_key() -> None:
 def test_codes_are_32_bits_wide(high: int) -> None:
     keys = ints([0, high])
     assert encode(keys)[0].dtype == find_first(keys, keys).dtype == np.int32
+    assert find_first(ints([]), keys).dtype == np.int32

@@ -55,6 +55,14 @@ def test_a_copy_of_another_stream_interrupts_nothing(make: Make) -> None:
     assert find_boundaries(trace).interrupted.tolist() == [False, False, False, True]
 
 
+def test_each_stream_has_its_own_interruptions(make: Make) -> None:
+    trace = make(
+        kernels=[Kernel(start, start + 10, stream=stream) for stream in (7, 8) for start in (0, 50, 100)],
+        copies=[Copy(70, 80, stream=8), Copy(20, 30)],
+    )
+    assert find_boundaries(trace).interrupted.tolist() == [False, True, False, False, False, True]
+
+
 def test_causes_are_whole_numbers_without_calls_too(make: Make) -> None:
     trace = make(kernels=[Kernel(0, 10), Kernel(30, 40)])
     causes = astuple(find_causes(trace, find_boundaries(trace)))

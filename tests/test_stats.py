@@ -90,3 +90,16 @@ def test_sums_beyond_what_floats_hold_are_exact() -> None:
     codes, values = columns([(0, 2**53), (0, 1), (1, 3)])
     sums = sum_by(codes, values, 2)
     assert (sums.tolist(), sums.dtype) == ([2**53 + 1, 3], np.int64)
+
+
+@pytest.mark.parametrize("spread", [2**16 - 1, 2**16, 2**17 - 1])
+def test_values_a_little_more_than_16_bits_apart_are_in_order(spread: int) -> None:
+    (found,) = group(*columns([(0, spread), (0, 0), (0, 7)]), 1).distributions()
+    assert found is not None
+    assert (found.min, found.median, found.max) == (0, 7, spread)
+
+
+def test_half_way_between_two_values_rounds_as_numpy_does() -> None:
+    codes, values = columns([(0, 2**53 + 1), (0, 2**53 + 3)])
+    assert group(codes, values, 1).percentiles(0.5).tolist() == [np.percentile(values, 50)]
+    assert np.percentile(values, 50) == 2**53 + 4

@@ -84,6 +84,14 @@ def test_of_two_heads_that_start_at_once_the_lower_stream_has_it(make: Make) -> 
     assert np.flatnonzero(find_boundaries(trace).head).tolist() == list(range(1, 80, 2))
 
 
+def test_a_kernel_may_start_with_its_call(make: Make) -> None:
+    trace = make(
+        kernels=[Kernel(0, 10, id=1), Kernel(30, 40, id=2)], calls=[Call(0, 1, id=1), Call(30, 31, id=2)]
+    )
+    causes = astuple(find_causes(trace, find_boundaries(trace)))
+    assert [int(column[1]) for column in causes] == [20, 0, 0, 0]
+
+
 # Busy and idle
 
 
@@ -241,6 +249,43 @@ def test_only_the_kernels_chosen_are_counted(make: Make, by: str) -> None:
     assert (row.kernels, row.boundaries, row.white_ns, row.kernel_sum_ns) == (2, 1, 15, 10)
 
 
+def test_a_range_in_a_window_counts_what_is_in_both(make: Make) -> None:
+    (row,) = measure(nested(make), "none", Selection(range_name="outer", window=(105, 200))).rows
+    assert (row.kernels, row.boundaries, row.white_ns) == (2, 1, 15)
+
+
+def test_a_window_holds_its_start_and_not_its_end(make: Make) -> None:
+    """Kernels every 20 ns from 5: of the window 25..65 those at 25 and 45; open sides reach to the ends."""
+    trace = make(kernels=[Kernel(start, start + 10) for start in (5, 25, 45, 65)])
+    for window, span, kernels in (((25, 65), 40, 2), ((None, 45), 40, 2), ((25, None), 50, 3)):
+        report = measure(trace, "none", Selection(window=window))
+        assert (report.span_ns, report.rows[0].kernels) == (span, kernels)
+
+
+def test_one_process_and_one_device_are_chosen_together(make: Make) -> None:
+    trace = make(
+        kernels=[
+            Kernel(start, start + length, pid=pid, device=device)
+            for length, (pid, device) in enumerate([(100, 0), (100, 1), (200, 0), (200, 1)], 1)
+            for start in (0, 20)
+        ]
+    )
+    for process, device, durations in ((100, 1, 4), (200, None, 14), (None, 0, 8)):
+        report = measure(trace, "none", Selection(process=process, device=device))
+        assert report.rows[0].kernel_sum_ns == durations
+    for process, device, said in (
+        (7, None, "process 7 in the trace; there is: 100, 200"),
+        (100, 7, "device 7"),
+    ):
+        with pytest.raises(UnknownNameError, match=f"^no {said}"):
+            measure(trace, "none", Selection(process=process, device=device))
+
+
+def test_pairs_are_the_usual_grouping(make: Make) -> None:
+    trace = make(kernels=[Kernel(0, 1), Kernel(2, 3)])
+    assert measure(trace) == measure(trace, "pair")
+
+
 def two_graphs(path: Path) -> Path:
     """Replays of graphs 1, 2 and 1 on a stream, of 1 and 2 on the next, and launches after each."""
     replays = [(0, 1, 7), (30, 2, 7), (60, 1, 7), (3, 1, 8), (40, 2, 8)]
@@ -285,7 +330,7 @@ def test_kernels_that_touch_do_not_overlap(make: Make) -> None:
     assert (row.boundaries, row.overlapping, row.overlapping_median_ns, row.overlap_ns) == (2, 1, -5, 5)
 
 
-@pytest.mark.parametrize("window", [(50, 60), (60, 60), (70, 60)])
+@pytest.mark.parametrize("window", [(50, 60), (60, 60), (70, 60), (10, 15), (15, 20)])
 def test_nothing_in_a_window_says_where_there_is_something(make: Make, window: tuple[int, int]) -> None:
     trace = make(kernels=[Kernel(0, 10), Kernel(20, 40)])
     with pytest.raises(UnanswerableError) as error:

@@ -6,7 +6,9 @@ import os
 
 from hypothesis import Phase, settings
 
-settings.register_profile("ci", derandomize=True)
+# No deadline: a busy machine is no failure, and most properties write and read a file.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
 # `make mutants`: a mutant only has to fail once, and the failing example is not read.
 settings.register_profile(
     "mutation",
@@ -16,5 +18,6 @@ settings.register_profile(
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
 )
+settings.load_profile("default")
 if os.environ.get("CI") and "TRACEKIT_FUZZ" not in os.environ:
     settings.load_profile("ci")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli_step import Asked, Traced, measure_traced
+from tracekit.cli_gaps import exported
+from tracekit.cli_step import Asked, Traced, choose_steps, measure_traced
 from tracekit.decode.estimate import (
     HANDBOOK_EFFICIENCY,
     HANDBOOK_LAUNCH_NS,
@@ -101,7 +102,7 @@ def estimate(
     Example: tracekit estimate --trace x.sqlite --range decode_step --model Qwen3-0.6B --context 1024
     """
     asked = Asked(
-        steps=_choose_steps(model, batch, context, handbook=trace is None),
+        steps=choose_steps(model, batch, context) or ([] if trace else handbook_steps()),
         gpu=_find_gpu(gpu, bandwidth),
         efficiency=efficiency,
         launch_ns=_read_us("--launch-us", str(launch_us)),
@@ -111,9 +112,13 @@ def estimate(
     ).with_layout(weight_dtype=dtype, kv_dtype=kv_dtype, tp=tp, fusion=fusion)
     output = _choose_output(as_json, as_csv, kernels)
     if trace is not None:
-        traced = Traced(trace, range_name, graph, skip, untraced_us, calibration)
+        _refuse_idle({"--plot": plot}, "does not go with --trace")
+        traced = Traced(exported(trace), range_name, graph, skip, untraced_us, calibration)
         text = _hold_against(traced, asked, output)
     else:
+        of_trace = {"--range": range_name, "--graph": graph, "--skip": skip or None}
+        of_trace |= {"--untraced-us": untraced_us, "--calibration": calibration}
+        _refuse_idle(of_trace, "goes with --trace")
         text = _print_estimates(asked, output, plot)
     typer.echo(text.rstrip("\n"))
 
@@ -150,21 +155,22 @@ def _hold_against(traced: Traced, asked: Asked, output: _Output) -> str:
     return step_csv(measured) if output.form == "csv" else step_json(measured, kernels=output.kernels)
 
 
+def _refuse_idle(options: dict[str, object], why: str) -> None:
+    """An option that would change nothing is a mistake, and is said to be one."""
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(f"{option} {why}")
+
+
+def handbook_steps() -> list[Step]:
+    """The handbook's three scenarios."""
+    return [Step(load_model(name), batch, context) for name, batch, context in HANDBOOK_STEPS]
+
+
 def _choose_output(as_json: bool, as_csv: bool, kernels: bool) -> _Output:
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
     return _Output("json" if as_json else "csv" if as_csv else "text", kernels)
-
-
-def _choose_steps(
-    models: list[str] | None, batch: int | None, context: int | None, *, handbook: bool
-) -> list[Step]:
-    if models:
-        sizes = (1 if batch is None else batch, 1024 if context is None else context)
-        return [Step(load_model(name), *sizes) for name in models]
-    if batch is not None or context is not None:
-        raise UsageError("--batch and --context go with --model")
-    return [Step(load_model(name), b, c) for name, b, c in HANDBOOK_STEPS] if handbook else []
 
 
 def _find_gpu(name: str | None, bandwidth_gb_per_s: float | None) -> GpuFigures | None:

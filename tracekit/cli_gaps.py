@@ -129,13 +129,16 @@ def exported(path: Path) -> Path:
         return path
     status = path.stat()
     key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode("utf-8", "surrogateescape")
-    target = (
-        cache_folder(os.environ) / "exports" / hashlib.sha256(key).hexdigest()[:16] / f"{path.stem}.sqlite"
-    )
+    folder = cache_folder(os.environ) / "exports" / hashlib.sha256(key).hexdigest()[:16]
+    target = folder / f"{path.stem}.sqlite"
     if not target.exists():
         print(f"tracekit: exporting {path.name} once, into its cache", file=sys.stderr)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        export_report(path, nsys.path, target)
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = (
+            folder / f"unfinished-{os.getpid()}.sqlite"
+        )  # a broken-off export must not be found again
+        export_report(path, nsys.path, unfinished)
+        unfinished.replace(target)
     return target
 
 
@@ -171,19 +174,19 @@ def _tasks(paths: Sequence[Path], top: int | None, as_json: bool, whole: bool) -
     if not whole:
         raise UsageError("--by task reports whole launches: no --csv, and no choice of boundaries")
     from tracekit.analysis.tasks import TaskReport, measure_recorded
-    from tracekit.capture.sidecar import read_sidecar, sidecar_path
+    from tracekit.capture.sidecar import find_sidecar, sidecar_path
     from tracekit.readers import read
     from tracekit.report.tasks import tasks_json, tasks_text
 
     def measure(path: Path, progress: Callable[[str], None]) -> list[TaskReport]:
         trace, beside = read(path, progress=progress), sidecar_path(path)
-        documents = read_sidecar(beside).tasks if beside.is_file() else ()
-        if not documents:
+        sidecar = find_sidecar(path)
+        if not sidecar or not sidecar.tasks:
             raise UnanswerableError(
                 f"{path}: {beside.name} beside it holds no tasks: record a kernel that times its own, as"
                 " `tracekit profile megakernel --timeline` does"
             )
-        return measure_recorded(trace, documents, str(beside))
+        return measure_recorded(trace, sidecar.tasks, str(beside))
 
     reports = [report for one in _measure(paths, measure) for report in one]
     if as_json:
@@ -208,19 +211,17 @@ def _report(trace: Trace, path: Path, by: By, selection: Selection) -> GapReport
 
 
 def _perturbation(trace: Path) -> tuple[Perturbation, ...]:
+    """What tracing at the trace's level added to each mode that its sidecar timed untraced too."""
     from tracekit.analysis.perturbation import Perturbation
-    from tracekit.capture.sidecar import read_sidecar, sidecar_path
+    from tracekit.capture.sidecar import find_sidecar
 
-    path = sidecar_path(trace)
-    if not path.is_file():
-        return ()
-    sidecar = read_sidecar(path)
+    sidecar = find_sidecar(trace)
     found = []
-    for timing in sidecar.timings:
-        untraced = sidecar.timing(timing.mode, "untraced")
-        if timing.level == sidecar.level and timing.kernels and untraced and untraced.kernels:
-            each = (untraced.pass_ns / untraced.kernels, timing.pass_ns / timing.kernels)
-            found.append(Perturbation(f"tracekit:{timing.mode}", timing.level, *each))
+    for timing in sidecar.timings if sidecar else ():
+        untraced = sidecar.timing(timing.mode, "untraced") if sidecar else None
+        each = (untraced.kernel_ns if untraced else None, timing.kernel_ns)
+        if sidecar and timing.level == sidecar.level and each[0] is not None and each[1] is not None:
+            found.append(Perturbation(f"tracekit:{timing.mode}", timing.level, each[0], each[1]))
     return tuple(found)
 
 

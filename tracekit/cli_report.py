@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.capture.sidecar import read_sidecar, sidecar_path
-from tracekit.cli_step import Asked, Traced, measure_traced
-from tracekit.decode.kernels import Step
-from tracekit.decode.models import load_model
+from tracekit.capture.sidecar import find_sidecar, sidecar_path
+from tracekit.cli_gaps import exported
+from tracekit.cli_step import Asked, Traced, choose_steps, measure_traced
 from tracekit.errors import UnanswerableError, UnknownNameError, UsageError
 from tracekit.units import format_bytes, format_ns
 
@@ -39,8 +38,10 @@ def report(
     model: Annotated[
         str | None, typer.Option(help="Hold the step against this model's estimate, as `estimate` does.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences in the step, with --model.")] = 1,
-    context: Annotated[int, typer.Option(help="Tokens in the KV cache of each, with --model.")] = 1024,
+    batch: Annotated[int | None, typer.Option(help="Sequences in the step, with --model. [1]")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens in the KV cache of each, with --model. [1024]")
+    ] = None,
 ) -> None:
     """Write one HTML file that shows where the time goes, where the gaps are, and why; it works offline.
 
@@ -52,11 +53,11 @@ def report(
     from tracekit.report.timeline import write_timeline
     from tracekit.report.timeline_data import collect_page
 
-    paths = [path for path in (trace, compare) if path]
+    paths = [exported(path) for path in (trace, compare) if path]
     _keep(paths, output)
     traces = [read(path, shapes=True) for path in paths]
     difference = compare_traces(traces[0], traces[1], classify_kernel, force=force) if compare else None
-    asked = Asked([Step(load_model(model), batch, context)] if model else [])
+    asked = Asked(choose_steps([model] if model else None, batch, context))
     panels = [_panels(one, Traced(path, range_name), asked) for one, path in zip(traces, paths, strict=True)]
     pages = [collect_page(one, range_name, panel) for one, panel in zip(traces, panels, strict=True)]
     write_timeline(pages, output, difference)
@@ -79,7 +80,7 @@ def export(
     if perfetto is None:
         raise UsageError("say what to write: --perfetto out.json.gz")
     _keep([trace], perfetto)
-    write_perfetto(read(trace, shapes=True), perfetto)
+    write_perfetto(read(exported(trace), shapes=True), perfetto)
     print(f"{perfetto}: {format_bytes(perfetto.stat().st_size)}")
 
 
@@ -103,15 +104,16 @@ def _inside(trace: Path) -> InKernel | None:
     from tracekit.analysis.tasks import read_tasks
     from tracekit.report.tasks import inside_kernel
 
-    path = sidecar_path(trace)
-    tasks = read_sidecar(path).tasks if path.is_file() else ()
-    return inside_kernel(read_tasks(tasks[0], path.name)) if tasks else None
+    sidecar = find_sidecar(trace)
+    if not sidecar or not sidecar.tasks:
+        return None
+    return inside_kernel(read_tasks(sidecar.tasks[0], sidecar_path(trace).name))
 
 
 def _stamp_sentences(trace: Path) -> tuple[str, ...]:
     """The device gap that the workload stamped inside its kernels, from the trace's sidecar."""
-    path = sidecar_path(trace)
-    stamps = read_sidecar(path).stamps if path.is_file() else ()
+    sidecar = find_sidecar(trace)
+    stamps = sidecar.stamps if sidecar else ()
     smallest = min((stamp.layer_bytes for stamp in stamps), default=0)
     return tuple(
         f"Device gap in mode {stamp.mode}, from the last block's end to the next kernel's first block, "

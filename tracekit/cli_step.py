@@ -15,6 +15,7 @@ from tracekit.decode.estimate import (
 )
 from tracekit.decode.gpus import GpuFigures, find_gpu, gpu_of_bandwidth
 from tracekit.decode.kernels import Step
+from tracekit.decode.models import load_model
 from tracekit.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ class Traced:
     skip: int = 0
     untraced_us: float | None = None
     calibration: Path | None = None
+
+
+def choose_steps(models: list[str] | None, batch: int | None, context: int | None) -> list[Step]:
+    """One step a named model, of batch 1 and context 1,024 unless given; none without a name."""
+    if models:
+        sizes = (1 if batch is None else batch, 1024 if context is None else context)
+        return [Step(load_model(name), *sizes) for name in models]
+    if batch is not None or context is not None:
+        raise UsageError("--batch and --context go with --model")
+    return []
 
 
 def measure_traced(trace: Trace, traced: Traced, asked: Asked) -> MeasuredStep:
@@ -113,16 +124,13 @@ def _untraced_ns(traced: Traced, trace: Trace, steps: Steps) -> float | None:
 
     A phase is timed by pass: it counts only where a pass has as many kernels as the step.
     """
-    from tracekit.capture.sidecar import read_sidecar, sidecar_path
+    from tracekit.capture.sidecar import find_sidecar
 
     if traced.untraced_us is not None:
         return traced.untraced_us * 1e3
-    path = sidecar_path(traced.path)
-    if not path.is_file():
+    sidecar = find_sidecar(traced.path)
+    if sidecar is None:
         return None
-    kernels = len(steps.typical.kernels)
-    for mode in steps.find_ranges(trace, "tracekit"):
-        timing = read_sidecar(path).timing(mode, "untraced")
-        if timing is not None and timing.kernels == kernels:
-            return float(timing.pass_ns)
-    return None
+    timings = [sidecar.timing(mode, "untraced") for mode in steps.find_ranges(trace, "tracekit")]
+    alike = [t.pass_ns for t in timings if t is not None and t.kernels == len(steps.typical.kernels)]
+    return float(alike[0]) if alike else None

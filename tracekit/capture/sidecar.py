@@ -53,6 +53,11 @@ class Timing:
     min_ns: int
     max_ns: int
 
+    @property
+    def kernel_ns(self) -> float | None:
+        """A kernel's share of the pass; None for a user's own program."""
+        return self.pass_ns / self.kernels if self.kernels else None
+
 
 @dataclass(frozen=True)
 class Stamps:
@@ -92,15 +97,21 @@ class Sidecar:
 
     def added_per_kernel_ns(self, mode: str, level: str) -> float | None:
         """What tracing at that level added to each kernel of the phase; None where one is missing."""
-        untraced, traced = self.timing(mode, "untraced"), self.timing(mode, level)
-        if untraced is None or traced is None or not untraced.kernels or not traced.kernels:
+        untraced, traced = (self.timing(mode, one) for one in ("untraced", level))
+        if not untraced or not traced or untraced.kernel_ns is None or traced.kernel_ns is None:
             return None
-        return traced.pass_ns / traced.kernels - untraced.pass_ns / untraced.kernels
+        return traced.kernel_ns - untraced.kernel_ns
 
 
 def sidecar_path(trace: Path) -> Path:
     """`x.tracekit.json` for `x.sqlite`."""
     return trace.with_name(trace.stem + ENDING)
+
+
+def find_sidecar(trace: Path) -> Sidecar | None:
+    """The sidecar beside a trace, or None where there is none; raises what `read_sidecar` raises."""
+    path = sidecar_path(trace)
+    return read_sidecar(path) if path.is_file() else None
 
 
 def write_sidecar(sidecar: Sidecar, path: Path) -> None:

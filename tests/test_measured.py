@@ -123,3 +123,27 @@ def test_a_trace_of_an_unknown_gpu_uses_the_recorded_bandwidth(tmp_path: Path) -
     path = build_trace(tmp_path / "x.sqlite", kernels=kernels, gpus=[Gpu(name="NVIDIA X1", bandwidth=10**12)])
     document = run("estimate", "--trace", path, "--model", "Qwen3-0.6B", "--json").document
     assert document["steps"][0]["peak_bandwidth_bytes_per_s"] == 10**12
+
+
+def test_a_boundary_cost_larger_than_the_step_says_nothing_of_boundaries(tmp_path: Path) -> None:
+    """Three kernels in 15 ns cannot have cost 1,051 ns each: no what-if goes below zero."""
+    kernels = [
+        Kernel(100 * r + 5 * i, 100 * r + 5 * i + 5, id=r, node=node(1, i)) for r in (1, 2) for i in range(3)
+    ]
+    path = build_trace(tmp_path / "x.sqlite", kernels=kernels, gpus=[Gpu()])
+    measured = run("estimate", "--trace", path, "--json").document["measured"]
+    assert measured["what_if"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--skip", 1), "--skip goes with --trace"),
+        (("--untraced-us", 5), "--untraced-us goes with --trace"),
+        (("--trace", HF_COMPILE, "--plot", "x.html"), "--plot does not go with --trace"),
+        (("--trace", HF_COMPILE, "--batch", 2), "--batch and --context go with --model"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(options: tuple[object, ...], said: str) -> None:
+    outcome = run("estimate", *options)
+    assert (outcome.code, said in outcome.err) == (2, True)

@@ -162,3 +162,15 @@ def test_the_torch_compile_step_is_what_was_measured() -> None:
     assert typical.kernel_ns == pytest.approx(2_110_000, rel=0.01)
     assert typical.replay_ns + typical.head_ns == pytest.approx(290_000, rel=0.03)
     assert all(sum(getattr(s.budget, p) for p in PARTS) == s.budget.span_ns for s in found.steps)
+
+
+def test_a_step_of_replays_recorded_in_part_is_refused(tmp_path: Path) -> None:
+    """Three replays of a graph of three nodes; of two of them the last kernel is missing."""
+    starts = {start: start // 100 for start in (100, 110, 120, 200, 210, 220, 300, 310, 320)}
+    kernels = [Kernel(s, s + 5, id=replay, node=node(1, s % 100)) for s, replay in starts.items()]
+    whole = build_trace(tmp_path / "whole.sqlite", kernels=kernels)
+    in_part = build_trace(tmp_path / "part.sqlite", kernels=[*kernels[:2], *kernels[3:5], *kernels[6:]])
+    assert len(find_steps(read(whole)).typical.kernels) == 3
+    with pytest.raises(UnanswerableError, match="2 kernels where others have 3") as refusal:
+        find_steps(read(in_part))
+    assert refusal.value.exit_code == 3

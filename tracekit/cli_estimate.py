@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,9 +117,9 @@ def estimate(
         traced = Traced(exported(trace), range_name, graph, skip, untraced_us, calibration)
         text = _hold_against(traced, asked, output)
     else:
-        of_trace = {"--range": range_name, "--graph": graph, "--skip": skip or None}
-        of_trace |= {"--untraced-us": untraced_us, "--calibration": calibration}
-        _refuse_idle(of_trace, "goes with --trace")
+        steps_of = {"--range": range_name, "--graph": graph, "--skip": skip or None}
+        held_against = {"--untraced-us": untraced_us, "--calibration": calibration}
+        _refuse_idle({**steps_of, **held_against}, "goes with --trace")
         text = _print_estimates(asked, output, plot)
     typer.echo(text.rstrip("\n"))
 
@@ -155,7 +156,7 @@ def _hold_against(traced: Traced, asked: Asked, output: _Output) -> str:
     return step_csv(measured) if output.form == "csv" else step_json(measured, kernels=output.kernels)
 
 
-def _refuse_idle(options: dict[str, object], why: str) -> None:
+def _refuse_idle(options: Mapping[str, object], why: str) -> None:
     """An option that would change nothing is a mistake, and is said to be one."""
     for option, value in options.items():
         if value is not None:

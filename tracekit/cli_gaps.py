@@ -216,12 +216,16 @@ def _perturbation(trace: Path) -> tuple[Perturbation, ...]:
     from tracekit.capture.sidecar import find_sidecar
 
     sidecar = find_sidecar(trace)
+    if sidecar is None:
+        return ()
     found = []
-    for timing in sidecar.timings if sidecar else ():
-        untraced = sidecar.timing(timing.mode, "untraced") if sidecar else None
-        each = (untraced.kernel_ns if untraced else None, timing.kernel_ns)
-        if sidecar and timing.level == sidecar.level and each[0] is not None and each[1] is not None:
-            found.append(Perturbation(f"tracekit:{timing.mode}", timing.level, each[0], each[1]))
+    for timing in sidecar.timings:
+        untraced = sidecar.timing(timing.mode, "untraced")
+        if timing.level != sidecar.level or timing.kernel_ns is None:
+            continue
+        if untraced is not None and untraced.kernel_ns is not None:
+            mode = f"tracekit:{timing.mode}"
+            found.append(Perturbation(mode, timing.level, untraced.kernel_ns, timing.kernel_ns))
     return tuple(found)
 
 

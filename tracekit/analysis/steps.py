@@ -108,7 +108,8 @@ def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = 
     replays of executable graph `graph`; with neither, of the only range or graph that repeats.
 
     `skip` cuts steps off at the start. Raises `UnknownNameError`, listing what there is, where nothing
-    matches or the choice is not clear, and `UnanswerableError` where no kernels are left.
+    matches or the choice is not clear, and `UnanswerableError` where no kernels are left or the typical
+    replay was recorded in part.
     """
     instances = find_instances(trace, range_name, graph)
     place, mine, elsewhere = _busiest_device(trace, instances.kernels)
@@ -118,7 +119,9 @@ def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = 
     copies = _copies_of(trace, place)
     known_call = (trace.kernels.call >= 0) & ~starts_before_call(trace)
     steps = tuple(_step(trace, rows, copies, known_call) for rows in mine)
-    return Steps(instances.source, steps, skip, *place, elsewhere)
+    found = Steps(instances.source, steps, skip, *place, elsewhere)
+    _require_whole(trace, found)
+    return found
 
 
 # Choosing
@@ -235,6 +238,19 @@ def _busiest_device(trace: Trace, instances: list[Rows]) -> tuple[tuple[int, int
     mine = [rows[part == busiest] for rows, part in zip(instances, parts, strict=True)]
     kept = [rows for rows in mine if len(rows)]
     return list(number)[busiest], kept, len(mine) - len(kept)
+
+
+def _require_whole(trace: Trace, steps: Steps) -> None:
+    """A replay with fewer kernels than its siblings cannot stand for the step: the rest was not recorded."""
+    typical = steps.typical.kernels
+    if not (trace.kernels.graph_node[typical] != NONE).all():
+        return  # a range may hold what it likes
+    most, own = max(len(step.kernels) for step in steps.steps), len(typical)
+    if own < most:
+        raise UnanswerableError(
+            f"{steps.source}: the typical one of {len(steps.steps)} has {own} kernels where others have "
+            f"{most}: replays were recorded in part, and their budget would be wrong; record again"
+        )
 
 
 # The budget of one step

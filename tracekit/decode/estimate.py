@@ -226,8 +226,9 @@ def what_if_megakernel(times: StepTimes) -> WhatIf:
         "one megakernel",
         times.graph_ns,
         times.data_ns + times.gap_ns,
-        "waiting inside the kernel costs nothing and the bandwidth stays; a plain megakernel measured on an "
-        "H200 was no faster than the graph (1.00 to 1.12 us a layer against 1.04)",
+        "waiting inside the kernel costs nothing and the bandwidth stays; measured on an H200 with layers of "
+        "16,384 floats, a plain one was no faster than the graph (1.09 us a layer against 1.05), one in a "
+        "cluster of 16 SMs took 0.34",
     )
 
 

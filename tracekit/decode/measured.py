@@ -247,7 +247,10 @@ def _curve_predictions(question: Question, estimate: StepEstimate) -> list[Predi
 
 
 def _what_ifs(steps: Steps, question: Question, readings: Sequence[Reading]) -> tuple[WhatIf, ...]:
-    """Changes to the typical step as traced, under the best reading of g there is."""
+    """Changes to the typical step as traced, under the best reading of g there is.
+
+    Where n x g is more than the whole step, that g is not this step's: nothing is said of boundaries.
+    """
     budget, kernels = steps.typical.budget, len(steps.typical.kernels)
     best = readings[-1]
     rest_ns = budget.span_ns - kernels * best.gap_ns
@@ -260,10 +263,11 @@ def _what_ifs(steps: Steps, question: Question, readings: Sequence[Reading]) -> 
         "the white space before launches goes, and nothing takes its place",
     )
     found = [graph] if launches_ns else []
-    found += [what_if_pdl(times)] if best.gap_ns else []
-    fused = question.fused_kernels
-    found += [what_if_fused(times, fused)] if fused is not None else []
-    found.append(what_if_megakernel(times))
+    if rest_ns >= 0:
+        fused = question.fused_kernels
+        found += [what_if_pdl(times)] if best.gap_ns else []
+        found += [what_if_fused(times, fused)] if fused is not None else []
+        found.append(what_if_megakernel(times))
     if question.estimate is not None:
         found += [_on_gpu(budget.span_ns, question.estimate, gpu) for gpu in question.other_gpus]
     return tuple(found)

@@ -1,16 +1,19 @@
 """What people who read GPU traces reported: each case on a few rows, with the right behaviour.
 
-The numbers are those of the list of reports. Not here, because tracekit has no such feature yet:
-29 and the two on comparing (comparison), 30 and 41 (Perfetto export), 50 (Chrome traces).
+The numbers are those of the list of reports, `small` are those it does not number. Three that are about
+files as such stand in test_cli.py: pointers of Git LFS, an export under a wrong name, secrets.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,7 @@ from tests.build import (
     node,
 )
 from tests.run import gaps, row, run, warned
+from tracekit.analysis.compare import compare
 from tracekit.analysis.gaps import gaps as measure
 from tracekit.readers import read
 
@@ -221,6 +225,11 @@ def test_21_a_replay_that_lacks_one_kernel_is_reported(make: Make) -> None:
     assert warned(gaps(path)).get("under_recorded_replays") == 1
 
 
+def test_21_replays_most_of_which_lack_kernels_are_reported(make: Make) -> None:
+    path = make(kernels=[*replay(1, 100, 8), *replay(2, 300, 2), *replay(3, 500, 2)])
+    assert warned(gaps(path))["under_recorded_replays"] == 2
+
+
 def test_21_two_graphs_of_different_size_are_fine(make: Make) -> None:
     path = make(kernels=[*replay(1, 100, 8), *replay(2, 300, 2, graph=2), *replay(3, 500, 8)])
     assert "under_recorded_replays" not in warned(gaps(path))
@@ -230,7 +239,22 @@ def test_22_graph_launches_without_their_kernels(make: Make) -> None:
     calls = [Call(10 * i, 10 * i + 1, id=i, name="cudaGraphLaunch_v10000") for i in range(1, 11)]
     path = make(kernels=replay(1, 100, 5), calls=calls)
     assert warned(gaps(path))["launches_without_kernels"] == 9
-    assert "idle time is unreliable" in run("gaps", path).out
+    answer, notes = run("gaps", path).out.split("\n\n", 1)
+    assert "Idle time is unreliable here" in answer and "9 graph launches without GPU activity" in notes
+
+
+def test_22_no_step_no_comparison_of_replays_recorded_in_part(make: Make, tmp_path: Path) -> None:
+    """Of three replays of 8 kernels two have lost 6. The page says why it has no budget."""
+    path = make(kernels=[*replay(1, 100, 8), *replay(2, 300, 2), *replay(3, 500, 2)])
+    whole = build_trace(tmp_path / "whole.sqlite", kernels=[*replay(1, 100, 8), *replay(2, 300, 8)])
+    page = tmp_path / "page.html"
+    step = run("estimate", "--trace", path)
+    assert (step.code, step.out) == (3, "") and "2 of 3 steps" in step.err
+    both = run("report", whole, "--compare", path, "-o", page)
+    assert both.code == 3 and "2 graph replays have fewer kernels" in both.err and not page.exists()
+    assert run("report", whole, "--compare", path, "-o", page, "--force").code == 0
+    assert run("report", path, "-o", page).code == 0
+    assert "No budget of a step" in page.read_text() and "Idle time is unreliable" in page.read_text()
 
 
 def test_24_branches_of_a_replay_on_two_streams_are_not_chained(make: Make) -> None:
@@ -264,7 +288,32 @@ def test_29_the_mode_of_tracing_stands_beside_the_numbers(make: Make, mode: str)
     assert f"traced by {mode.lower()}" in run("gaps", path).out.splitlines()[0]
 
 
+def test_29_a_node_level_recording_is_not_compared_with_a_graph_level_one(make: Make, tmp_path: Path) -> None:
+    path = make(kernels=replay(1, 100, 3), mode="Node")
+    kernels, replays = [Kernel(10, 20), Kernel(30, 40)], [Replay(50, 90)]
+    graph = build_trace(tmp_path / "g.sqlite", kernels=kernels, opaque_replays=replays, mode="Graph")
+    outcome = run("report", path, "--compare", graph, "-o", tmp_path / "page.html")
+    assert outcome.code == 3
+    assert "trace.sqlite traced CUDA graphs by node, g.sqlite by graph" in outcome.err
+
+
 # C. PDL and overlap on one stream
+
+
+def exported(path: Path) -> list[dict[str, Any]]:
+    """The events of the export to Perfetto."""
+    out = path.with_name("out.json.gz")
+    assert run("export", path, "--perfetto", out).code == 0
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+    return events
+
+
+def test_30_an_overlapping_kernel_is_exported_to_another_track(make: Make) -> None:
+    """The two of the report, 3 us + 3.776 us and 5 us + 2 us: on one track Perfetto drops the second."""
+    events = exported(make(kernels=[Kernel(3000, 6776, "a"), Kernel(5000, 7000, "b")]))
+    a, b = ([e[key] for key in ("ts", "dur")] for e in events if e.get("cat") == "kernel")
+    assert (a, b) == ([0, 3.776], [2, 2])
+    assert len({e["tid"] for e in events if e.get("cat") == "kernel"}) == 2
 
 
 def test_31_overlap_through_a_kernel_of_no_length(make: Make) -> None:
@@ -364,6 +413,18 @@ def test_42_device_rows_keep_device_time(make: Make) -> None:
     without = gaps(make(kernels=kernels))
     assert with_calls["devices"] == without["devices"]
     assert row(with_calls)["gap_ns"] == row(without)["gap_ns"]
+
+
+def test_41_arrows_join_a_kernel_to_the_call_of_its_own_process(make: Make) -> None:
+    """Both processes use correlation id 9; an arrow starts in the call and ends where the kernel starts."""
+    events = exported(
+        make(
+            kernels=[Kernel(100, 200, "a", id=9, pid=1), Kernel(400, 500, "b", id=9, pid=2)],
+            calls=[Call(10, 20, id=9, pid=1), Call(310, 320, id=9, pid=2)],
+        )
+    )
+    tails, heads = ({e["id"]: e["ts"] for e in events if e["ph"] == kind} for kind in "sf")
+    assert sorted((tails[id_], heads[id_]) for id_ in tails) == [(0, 0.09), (0.3, 0.39)]
 
 
 # E. Schema, names, NVTX
@@ -552,3 +613,59 @@ def test_a_range_whose_every_instance_has_impossible_times(make: Make) -> None:
     path = make(kernels=[Kernel(1, 2), Kernel(3, 4)], ranges=[Range(9, 5, "step"), Range(1, 5, "other")])
     outcome = run("gaps", path, "--range", "step")
     assert outcome.code == 1 and "other" in outcome.err
+
+
+# Smaller
+
+
+def test_small_a_recording_against_itself(make: Make) -> None:
+    trace = read(make(kernels=[Kernel(10, 20), Kernel(30, 40)]))
+    assert compare(trace, trace, str).notes == ("Both files hold the same recording.",)
+
+
+def test_small_a_device_missing_on_one_side(make: Make, tmp_path: Path) -> None:
+    path = make(kernels=[Kernel(10, 20), Kernel(30, 40, device=1)])
+    other = build_trace(tmp_path / "other.sqlite", kernels=[Kernel(10, 20)])
+    notes = compare(read(path), read(other), str).notes
+    assert notes == ("2 devices in the first file, 1 in the second.",)
+
+
+def test_small_a_recording_without_kernels_is_not_compared(make: Make, tmp_path: Path) -> None:
+    path = make(kernels=[Kernel(10, 20)])
+    other = build_trace(tmp_path / "other.sqlite", copies=[Copy(10, 20)])
+    outcome = run("report", path, "--compare", other, "-o", tmp_path / "page.html")
+    assert outcome.code == 3 and "other.sqlite: no kernels in the file" in outcome.err
+
+
+def test_small_a_collective_of_unknown_name_is_shown_and_can_be_named(make: Make) -> None:
+    """Of 40 ns in kernels, 10 are a collective that no pattern knows."""
+    kernels = [
+        Kernel(start, start + ns, name, id=id_, node=node(1, i))
+        for id_, at in ((1, 100), (2, 200))
+        for i, (start, ns, name) in enumerate([(at, 30, "nvjet_tst"), (at + 40, 10, "house_ring_k")])
+    ]
+    path = make(kernels=kernels)
+    said = run("estimate", "--trace", path).out
+    assert "Of class other, which --class CLASS=PATTERN changes: house_ring_k (1 kernels, 10 ns)." in said
+    named = run("estimate", "--trace", path, "--class", "all_reduce=house_ring", "--json").document[
+        "measured"
+    ]
+    assert {r["row"]: r["measured_ns"] for r in named["classes"]} == {"proj_gemm": 30, "all_reduce": 10}
+    assert named["unmatched"] == []
+    nothing = run("estimate", "--trace", path, "--class", "all_reduce=house_tree")
+    assert nothing.code == 1 and "no kernel of the step matches; of no class yet: house_ring_k" in nothing.err
+
+
+@pytest.mark.parametrize("word", ["all_reduce", "=x", "all_reduce=", "all_reduce=("])
+def test_small_a_class_that_cannot_be_read(make: Make, word: str) -> None:
+    outcome = run("estimate", "--trace", make(kernels=replay(1, 100, 3)), "--class", word)
+    assert outcome.code == 2 and outcome.err.count("\n") == 1 and f"--class {word}" in outcome.err
+
+
+def test_small_brackets_and_spaces_in_a_file_name(tmp_path: Path) -> None:
+    path = build_trace(
+        tmp_path / "Flux [19] without head.qdrep.sqlite", kernels=[Kernel(10, 20), Kernel(30, 40)]
+    )
+    assert row(gaps(path))["white_ns"] == 10
+    assert run("report", path, "-o", tmp_path / "[a] page.html").code == 0
+    assert run("export", path, "--perfetto", tmp_path / "[a].json.gz").code == 0

@@ -171,6 +171,24 @@ def test_a_step_of_replays_recorded_in_part_is_refused(tmp_path: Path) -> None:
     whole = build_trace(tmp_path / "whole.sqlite", kernels=kernels)
     in_part = build_trace(tmp_path / "part.sqlite", kernels=[*kernels[:2], *kernels[3:5], *kernels[6:]])
     assert len(find_steps(read(whole)).typical.kernels) == 3
-    with pytest.raises(UnanswerableError, match="2 kernels where others have 3") as refusal:
+    with pytest.raises(UnanswerableError, match="2 of 3 steps, the typical one among them") as refusal:
         find_steps(read(in_part))
     assert refusal.value.exit_code == 3
+
+
+def test_a_range_around_a_replay_recorded_in_part_is_refused_too(tmp_path: Path) -> None:
+    """Three steps of one replay each; of the whole graph's three kernels one or two replays lack the last."""
+
+    def steps_with(whole: int) -> Steps:
+        sizes = {replay: 3 if replay <= whole else 2 for replay in (1, 2, 3)}
+        starts = [(100 * replay + 10 * i, replay, i) for replay, size in sizes.items() for i in range(size)]
+        return steps_of(
+            tmp_path,
+            kernels=[Kernel(start, start + 5, id=replay, node=node(1, i)) for start, replay, i in starts],
+            calls=[Call(100 * replay - 10, 100 * replay - 5, id=replay) for replay in sizes],
+            ranges=[Range(100 * replay - 20, 100 * replay + 60) for replay in sizes],
+        )
+
+    assert [steps_with(whole).partial for whole in (3, 2)] == [0, 1]
+    with pytest.raises(UnanswerableError, match="NVTX range step: 2 of 3 steps"):
+        steps_with(1)

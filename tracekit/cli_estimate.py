@@ -26,7 +26,7 @@ from tracekit.errors import UsageError
 from tracekit.report.estimate import render_csv, render_json, render_kernels_csv, render_text
 
 if TYPE_CHECKING:
-    pass
+    from tracekit.decode.classes import ClassPattern
 
 HANDBOOK_STEPS = (("Qwen3-0.6B", 1, 1024), ("Qwen3-8B", 1, 1024), ("Qwen3-0.6B", 64, 4096))
 HANDBOOK_GPU = "H100"
@@ -64,6 +64,12 @@ UntracedUs = Annotated[float | None, typer.Option(min=0, help="What a step takes
 CalibrationFile = Annotated[
     Path | None, typer.Option("--calibration", help="A calibration of this GPU, instead of a packaged one.")
 ]
+OwnClasses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--class", help="CLASS=PATTERN: kernels of this class, as all_reduce=my_ar_.*; may be repeated."
+    ),
+]
 
 
 def estimate(
@@ -92,6 +98,7 @@ def estimate(
     skip: Skip = 0,
     untraced_us: UntracedUs = None,
     calibration: CalibrationFile = None,
+    own_class: OwnClasses = None,
 ) -> None:
     """Estimate a decode step: time to move its bytes, plus n kernel boundaries of g microseconds.
 
@@ -114,11 +121,12 @@ def estimate(
     output = _choose_output(as_json, as_csv, kernels)
     if trace is not None:
         _refuse_idle({"--plot": plot}, "does not go with --trace")
-        traced = Traced(exported(trace), range_name, graph, skip, untraced_us, calibration)
+        patterns = _read_patterns(own_class)
+        traced = Traced(exported(trace), range_name, graph, skip, untraced_us, calibration, patterns)
         text = _hold_against(traced, asked, output)
     else:
         steps_of = {"--range": range_name, "--graph": graph, "--skip": skip or None}
-        held_against = {"--untraced-us": untraced_us, "--calibration": calibration}
+        held_against = {"--untraced-us": untraced_us, "--calibration": calibration, "--class": own_class}
         _refuse_idle({**steps_of, **held_against}, "goes with --trace")
         text = _print_estimates(asked, output, plot)
     typer.echo(text.rstrip("\n"))
@@ -161,6 +169,12 @@ def _refuse_idle(options: Mapping[str, object], why: str) -> None:
     for option, value in options.items():
         if value is not None:
             raise UsageError(f"{option} {why}")
+
+
+def _read_patterns(own_classes: list[str] | None) -> tuple[ClassPattern, ...]:
+    from tracekit.decode.classes import read_pattern
+
+    return tuple(map(read_pattern, own_classes or ()))
 
 
 def handbook_steps() -> list[Step]:

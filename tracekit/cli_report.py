@@ -92,10 +92,11 @@ def _panels(trace: Trace, traced: Traced, asked: Asked) -> StepPanels:
     stamped = _stamp_sentences(traced.path)
     try:
         panels = step_panels(measure_traced(trace, traced, asked), stamped)
-    except (UnknownNameError, UnanswerableError):
+    except (UnknownNameError, UnanswerableError) as error:
         if asked.steps or traced.range_name:
             raise
-        panels = StepPanels(sentences=stamped)
+        refusal = (f"No budget of a step. {error}.",) if isinstance(error, UnanswerableError) else ()
+        panels = StepPanels(sentences=(*refusal, *stamped))
     return replace(panels, inside=_inside(traced.path))
 
 

@@ -21,6 +21,7 @@ from tracekit.errors import UnknownNameError, UsageError
 if TYPE_CHECKING:
     from tracekit.analysis.steps import Steps
     from tracekit.decode.calibration import Calibration
+    from tracekit.decode.classes import ClassPattern
     from tracekit.decode.measured import MeasuredStep
     from tracekit.trace import Trace
 
@@ -56,6 +57,7 @@ class Traced:
     skip: int = 0
     untraced_us: float | None = None
     calibration: Path | None = None
+    patterns: tuple[ClassPattern, ...] = ()
 
 
 def choose_steps(models: list[str] | None, batch: int | None, context: int | None) -> list[Step]:
@@ -89,6 +91,7 @@ def measure_traced(trace: Trace, traced: Traced, asked: Asked) -> MeasuredStep:
         untraced_ns=_untraced_ns(traced, trace, steps),
         fused_kernels=asked.fused_kernels,
         other_gpus=asked.others,
+        patterns=traced.patterns,
     )
     return measure_step(trace, find_boundaries(trace), steps, question)
 

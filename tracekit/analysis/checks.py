@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.analysis.boundaries import starts_before_call
+from tracekit.analysis.boundaries import Mask, starts_before_call
 from tracekit.codes import encode, encode_rows
 from tracekit.trace import NONE, Trace, TraceWarning, process_of
 
 GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
 KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 BEGIN_CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
+# Warnings after which idle time says more about the recording than about the GPU.
+UNRELIABLE_IDLE = frozenset({"under_recorded_replays", "launches_without_kernels"})
 RECORD_NODES = "record with --cuda-graph-trace=node to see them"
+
+
+@dataclass(frozen=True)
+class PartialReplays:
+    """Replays with fewer kernels than the largest of their graph: how many, and which kernels they have."""
+
+    replays: int
+    kernel: Mask
+
+
+def find_partial_replays(trace: Trace) -> PartialReplays:
+    """Replays that cannot have been recorded whole; `kernel` marks the kernels of theirs that were.
+
+    A graph is told by process and executable graph, a replay by its launch's correlation id too. Where
+    all replays of a graph lack the same kernels, none is found.
+    """
+    kernels = trace.kernels
+    partial = np.zeros(len(kernels), dtype=bool)
+    rows = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
+    if not len(rows):
+        return PartialReplays(0, partial)
+    process = np.array([key.process for key in trace.streams], dtype=np.int64)[kernels.stream[rows]]
+    graph = kernels.graph_node[rows] >> 32  # the number of the executable graph (pytorch#191689)
+    replay, (of_process, of_graph, _) = encode_rows([process, graph, kernels.correlation[rows]])
+    size = np.bincount(replay)
+    graph_code, _ = encode_rows([of_process, of_graph])
+    largest = np.zeros(len(size), dtype=np.int64)
+    np.maximum.at(largest, graph_code, size)
+    few = size < largest[graph_code]
+    partial[rows] = few[replay]
+    return PartialReplays(int(few.sum()), partial)
 
 
 def check_recording(trace: Trace) -> tuple[TraceWarning, ...]:
@@ -41,25 +75,12 @@ def _opaque_replays(trace: Trace) -> TraceWarning | None:
 
 
 def _under_recorded(trace: Trace) -> TraceWarning | None:
-    """Replays with fewer kernels than the median replay of their graph."""
-    kernels = trace.kernels
-    nodes = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
-    if not len(nodes):
-        return None
-    process = np.array([k.process for k in trace.streams], dtype=np.int64)[kernels.stream[nodes]]
-    graph = kernels.graph_node[nodes] >> 32  # the number of the executable graph (pytorch#191689)
-    code, (of_process, of_graph, _) = encode_rows([process, graph, kernels.correlation[nodes]])
-    size = np.bincount(code)
-    graph_code, _ = encode_rows([of_process, of_graph])
-    few = 0
-    for one in range(int(graph_code.max()) + 1):
-        sizes = size[graph_code == one]
-        few += int((sizes < np.median(sizes)).sum())
+    count = find_partial_replays(trace).replays
     return TraceWarning(
         "under_recorded_replays",
-        "graph replays with fewer kernels than their siblings: the rest was not recorded, or a conditional "
-        "node took another way; idle time around them is unreliable",
-        few,
+        "graph replays with fewer kernels than others of their graph: the rest was not recorded, or a "
+        "conditional node took another way; idle time around them is unreliable",
+        count,
     )
 
 

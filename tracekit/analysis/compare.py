@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tracekit.analysis.boundaries import find_boundaries
+from tracekit.analysis.checks import find_partial_replays
 from tracekit.errors import UnanswerableError
 from tracekit.trace import Ints, Recording, Trace
 
@@ -57,8 +58,9 @@ def compare(
 ) -> Comparison:
     """Compare two recordings; `classify` gives the class of a kernel by its name.
 
-    Raises `UnanswerableError` where one has no kernels, and where one was recorded node by node and
-    the other replay by replay, unless forced: node-level tracing lengthens what it measures.
+    Raises `UnanswerableError` where one has no kernels and, unless forced, where one was recorded node by
+    node and the other replay by replay (node-level tracing lengthens what it measures) or where graph
+    replays were recorded in part.
     """
     notes = _check(first, second, force)
     pairs = _changes(_pair_gaps(first), _pair_gaps(second))
@@ -70,17 +72,30 @@ def _check(first: Trace, second: Trace, force: bool) -> tuple[str, ...]:
     for trace in (first, second):
         if not len(trace.kernels):
             raise UnanswerableError(f"{trace.recording.file}: no kernels in the file, nothing to compare")
+    doubts = [*_recorded_unlike(first, second), *_recorded_in_part(first), *_recorded_in_part(second)]
+    if doubts and not force:
+        raise UnanswerableError(f"{doubts[0]}; record again, or compare anyway with --force")
+    return (*doubts, *_what_differs(first, second))
+
+
+def _recorded_unlike(first: Trace, second: Trace) -> list[str]:
     modes = [_mode(trace.recording) for trace in (first, second)]
-    if modes[0] != modes[1]:
-        sentence = (
-            f"{first.recording.file} traced CUDA graphs by {modes[0]}, {second.recording.file} by "
-            f"{modes[1]}: node-level tracing lengthens every kernel of a replay, so the difference would "
-            "be the profiler's"
-        )
-        if not force:
-            raise UnanswerableError(f"{sentence}; record both the same way, or compare anyway with --force")
-        return (sentence, *_what_differs(first, second))
-    return _what_differs(first, second)
+    if modes[0] == modes[1]:
+        return []
+    return [
+        f"{first.recording.file} traced CUDA graphs by {modes[0]}, {second.recording.file} by {modes[1]}: "
+        "node-level tracing lengthens every kernel of a replay, so the difference would be the profiler's"
+    ]
+
+
+def _recorded_in_part(trace: Trace) -> list[str]:
+    count = find_partial_replays(trace).replays
+    if not count:
+        return []
+    return [
+        f"{trace.recording.file}: {count} graph replays have fewer kernels than others of their graph: "
+        "gaps where kernels are missing are no gaps"
+    ]
 
 
 def _mode(recording: Recording) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.attribution import find_members, match_ranges
 from tracekit.analysis.boundaries import starts_before_call
+from tracekit.analysis.checks import find_partial_replays
 from tracekit.errors import UnanswerableError, UnknownNameError
 from tracekit.intervals import clip, cut, merge
 from tracekit.trace import NONE, Ints, Trace
@@ -59,7 +60,8 @@ class Steps:
     """The steps of a trace, in order of start, on one device of one process.
 
     `source` says in words what a step is; `skipped` how many were cut off at the start when asked to;
-    `elsewhere` how many steps ran on other devices and are not here.
+    `elsewhere` how many steps ran on other devices and are not here; `partial` how many of `steps` hold a
+    graph replay that was recorded in part.
     """
 
     source: str
@@ -68,6 +70,7 @@ class Steps:
     process: int
     device: int
     elsewhere: int
+    partial: int
 
     @property
     def spans_ns(self) -> NDArray[np.int64]:
@@ -109,7 +112,7 @@ def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = 
 
     `skip` cuts steps off at the start. Raises `UnknownNameError`, listing what there is, where nothing
     matches or the choice is not clear, and `UnanswerableError` where no kernels are left or the typical
-    replay was recorded in part.
+    step holds a replay that was recorded in part.
     """
     instances = find_instances(trace, range_name, graph)
     place, mine, elsewhere = _busiest_device(trace, instances.kernels)
@@ -119,8 +122,11 @@ def find_steps(trace: Trace, range_name: str | None = None, graph: int | None = 
     copies = _copies_of(trace, place)
     known_call = (trace.kernels.call >= 0) & ~starts_before_call(trace)
     steps = tuple(_step(trace, rows, copies, known_call) for rows in mine)
-    found = Steps(instances.source, steps, skip, *place, elsewhere)
-    _require_whole(trace, found)
+    in_part = find_partial_replays(trace).kernel
+    partial = sum(bool(in_part[rows].any()) for rows in mine)
+    found = Steps(instances.source, steps, skip, *place, elsewhere, partial)
+    if in_part[found.typical.kernels].any():
+        raise _recorded_in_part(found)
     return found
 
 
@@ -240,17 +246,12 @@ def _busiest_device(trace: Trace, instances: list[Rows]) -> tuple[tuple[int, int
     return list(number)[busiest], kept, len(mine) - len(kept)
 
 
-def _require_whole(trace: Trace, steps: Steps) -> None:
-    """A replay with fewer kernels than its siblings cannot stand for the step: the rest was not recorded."""
-    typical = steps.typical.kernels
-    if not (trace.kernels.graph_node[typical] != NONE).all():
-        return  # a range may hold what it likes
-    most, own = max(len(step.kernels) for step in steps.steps), len(typical)
-    if own < most:
-        raise UnanswerableError(
-            f"{steps.source}: the typical one of {len(steps.steps)} has {own} kernels where others have "
-            f"{most}: replays were recorded in part, and their budget would be wrong; record again"
-        )
+def _recorded_in_part(steps: Steps) -> UnanswerableError:
+    return UnanswerableError(
+        f"{steps.source}: {steps.partial} of {len(steps.steps)} steps, the typical one among them, hold "
+        "a graph replay with fewer kernels than others of its graph: the rest was not recorded, and the "
+        "step's budget would be wrong; record again, for a shorter time"
+    )
 
 
 # The budget of one step

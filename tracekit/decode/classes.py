@@ -9,6 +9,7 @@ from functools import cache
 
 from tracekit.decode.facts import read_facts
 from tracekit.decode.kernels import Kernel
+from tracekit.errors import UnknownNameError, UsageError
 
 OTHER = "other"  # matched by no pattern
 
@@ -18,7 +19,14 @@ _PROJECTIONS = frozenset({"proj_gemm", "proj_gemv", "moe_gemm"})
 _FEED_FORWARD = "gate_up_proj, then down_proj"
 _ROLES = frozenset({"qkv_proj", "o_proj", "router", "gate_up_proj", "down_proj", "lm_head"})
 _NORMS = frozenset(
-    {"rmsnorm", "fused_add_rmsnorm", "embedding_rmsnorm", "allreduce_rmsnorm", "moe_allreduce_rmsnorm"}
+    {
+        "norm",
+        "rmsnorm",
+        "fused_add_rmsnorm",
+        "embedding_rmsnorm",
+        "allreduce_rmsnorm",
+        "moe_allreduce_rmsnorm",
+    }
 )
 
 # Class or role of a traced kernel -> row of the class table. What is missing here is its own row.
@@ -77,6 +85,15 @@ class ClassRow:
     expected_bytes: int | None
 
 
+@dataclass(frozen=True)
+class UnmatchedName:
+    """A kernel name of the step that no pattern matches: how many kernels, and their time."""
+
+    name: str
+    kernels: int
+    measured_ns: int
+
+
 @cache
 def class_patterns() -> tuple[ClassPattern, ...]:
     """The patterns of facts/kernel_patterns.json, in the order in which they are tried."""
@@ -88,13 +105,27 @@ def class_patterns() -> tuple[ClassPattern, ...]:
     )
 
 
+def read_pattern(text: str) -> ClassPattern:
+    """A pattern of the user's own, spelled CLASS=PATTERN; CLASS is a class, a role or a row of the table.
+
+    Raises UsageError for another spelling and for a pattern that is no regular expression.
+    """
+    kernel_class, equals, pattern = text.partition("=")
+    if not (kernel_class and equals and pattern):
+        raise UsageError(f"--class {text}: CLASS=PATTERN is wanted, as in all_reduce=my_ar_.*")
+    try:
+        return ClassPattern(re.compile(pattern), kernel_class, "", f"--class {text}", None)
+    except re.error as error:
+        raise UsageError(f"--class {text}: the pattern is no regular expression: {error}") from None
+
+
 @cache
-def classify_kernel(name: str) -> str:
-    """The class of a demangled kernel name: the first pattern found in it, else `other`."""
-    return next((p.kernel_class for p in class_patterns() if p.pattern.search(name)), OTHER)
+def classify_kernel(name: str, own: tuple[ClassPattern, ...] = ()) -> str:
+    """The class of a demangled kernel name: the first pattern found in it, `own` ones first, else `other`."""
+    return next((p.kernel_class for p in (*own, *class_patterns()) if p.pattern.search(name)), OTHER)
 
 
-def assign_roles(step: Sequence[tuple[str, Grid]]) -> tuple[str, ...]:
+def assign_roles(step: Sequence[tuple[str, Grid]], own: tuple[ClassPattern, ...] = ()) -> tuple[str, ...]:
     """The class of each kernel of one step, in order; a projection gets its role instead.
 
     Roles are `qkv_proj`, `o_proj`, `router`, `gate_up_proj`, `down_proj`, `lm_head`: the names do not
@@ -104,7 +135,7 @@ def assign_roles(step: Sequence[tuple[str, Grid]]) -> tuple[str, ...]:
     first one's name and grid are o_proj or down_proj; and so for gate_up_proj where no activation shows.
     A split-K reduction goes with the projection before it. A step without attention keeps its classes.
     """
-    roles = [classify_kernel(name) for name, _ in step]
+    roles = [classify_kernel(name, own) for name, _ in step]
     if "attention" not in roles:
         return tuple(roles)
     anchors = [i for i, role in enumerate(roles) if role in ("attention", "silu_mul")]
@@ -127,13 +158,15 @@ def row_of_estimate(kernel_name: str) -> str:
     return ROW_BY_ESTIMATE.get(kernel_name, kernel_name)
 
 
-def tabulate_classes(step: Sequence[TracedKernel], expected: Iterable[Kernel]) -> tuple[ClassRow, ...]:
+def tabulate_classes(
+    step: Sequence[TracedKernel], expected: Iterable[Kernel], own: tuple[ClassPattern, ...] = ()
+) -> tuple[ClassRow, ...]:
     """The class table of one step, longest measured time first; every traced kernel is in one row.
 
     `expected` is the estimate's list (`list_kernels`), not a merged one: `six` and `megakernel` have
     kernels that no single row holds.
     """
-    roles = assign_roles([(kernel.name, kernel.grid) for kernel in step])
+    roles = assign_roles([(kernel.name, kernel.grid) for kernel in step], own)
     measured: dict[str, list[int]] = {}
     for kernel, role in zip(step, roles, strict=True):
         measured.setdefault(row_of_role(role), []).append(kernel.duration_ns)
@@ -142,6 +175,30 @@ def tabulate_classes(step: Sequence[TracedKernel], expected: Iterable[Kernel]) -
         listed.setdefault(row_of_estimate(wanted.name), []).append(wanted.total_bytes)
     rows = [_class_row(row, measured.get(row, []), listed.get(row)) for row in {**measured, **listed}]
     return tuple(sorted(rows, key=lambda row: -row.measured_ns))
+
+
+def find_unmatched(
+    step: Sequence[TracedKernel], own: tuple[ClassPattern, ...] = ()
+) -> tuple[UnmatchedName, ...]:
+    """The kernel names of a step that no pattern matches, longest time first.
+
+    Raises UnknownNameError, with those names, where one of the user's `own` patterns matches no kernel.
+    """
+    durations: dict[str, list[int]] = {}
+    for kernel in step:
+        if classify_kernel(kernel.name, own) == OTHER:
+            durations.setdefault(kernel.name, []).append(kernel.duration_ns)
+    found = [UnmatchedName(name, len(ns), sum(ns)) for name, ns in durations.items()]
+    found.sort(key=lambda unmatched: -unmatched.measured_ns)
+    for pattern in own:
+        if not any(pattern.pattern.search(kernel.name) for kernel in step):
+            raise UnknownNameError(f"{pattern.source}: no kernel of the step matches; {_spell_names(found)}")
+    return tuple(found)
+
+
+def _spell_names(unmatched: Sequence[UnmatchedName]) -> str:
+    names = ", ".join(one.name for one in unmatched[:5])
+    return f"of no class yet: {names}" if names else "every kernel has a class"
 
 
 def _class_row(row: str, durations_ns: list[int], sizes_bytes: list[int] | None) -> ClassRow:

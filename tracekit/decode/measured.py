@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from tracekit.analysis.boundaries import Boundaries
 from tracekit.analysis.steps import Step, Steps
 from tracekit.decode.calibration import Calibration
-from tracekit.decode.classes import OTHER, ClassRow, TracedKernel, tabulate_classes
+from tracekit.decode.classes import (
+    OTHER,
+    ClassPattern,
+    ClassRow,
+    TracedKernel,
+    UnmatchedName,
+    find_unmatched,
+    tabulate_classes,
+)
 from tracekit.decode.estimate import (
     StepEstimate,
     StepTimes,
@@ -84,6 +92,7 @@ class MeasuredStep:
     target_ns: float
     tracing: Tracing | None
     classes: tuple[ClassRow, ...]
+    unmatched: tuple[UnmatchedName, ...]
     predictions: tuple[Prediction, ...]
     what_ifs: tuple[WhatIf, ...]
     assumptions: tuple[str, ...]
@@ -101,7 +110,8 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class Question:
-    """What to hold a trace's steps against: an estimate, readings of g, an untraced time, changes."""
+    """What to hold a trace's steps against: an estimate, readings of g, an untraced time, changes; and
+    patterns of kernel names that go before those of the facts."""
 
     estimate: StepEstimate | None = None
     assumed_gaps_ns: tuple[int, ...] = ()
@@ -109,12 +119,14 @@ class Question:
     untraced_ns: float | None = None
     fused_kernels: int | None = None
     other_gpus: tuple[GpuFigures, ...] = ()
+    patterns: tuple[ClassPattern, ...] = ()
 
 
 def measure_step(trace: Trace, boundaries: Boundaries, steps: Steps, question: Question) -> MeasuredStep:
     """Hold the typical step of a trace against the estimate.
 
-    The trace must have been read with the kernels' shapes: the class table needs the grids.
+    The trace must have been read with the kernels' shapes: the class table needs the grids. Raises what
+    `find_unmatched` raises.
     """
     step, estimate = steps.typical, question.estimate
     listed = [timed.kernel for timed in estimate.kernels] if estimate else []
@@ -122,6 +134,7 @@ def measure_step(trace: Trace, boundaries: Boundaries, steps: Steps, question: Q
     white = read_white_space(boundaries, steps)
     readings = list_readings(question, white, _overlaps(boundaries, steps))
     data_ns = estimate.data_ns if estimate else None
+    traced = _traced(trace, step)
     return MeasuredStep(
         steps=steps,
         estimate=estimate,
@@ -129,7 +142,8 @@ def measure_step(trace: Trace, boundaries: Boundaries, steps: Steps, question: Q
         target=target,
         target_ns=target_ns,
         tracing=_tracing(steps, question.untraced_ns),
-        classes=tabulate_classes(_traced(trace, step), listed),
+        classes=tabulate_classes(traced, listed, question.patterns),
+        unmatched=find_unmatched(traced, question.patterns),
         predictions=_predict(question, readings, len(step.kernels)) if estimate else (),
         what_ifs=_what_ifs(steps, question, readings),
         assumptions=tuple(f"{r.name}: {r.source}" for r in (readings if estimate else readings[-1:])),

@@ -18,6 +18,7 @@ from tracekit.report.timeline_data import Prediction as StepPrediction
 from tracekit.report.timeline_data import StepPanels
 from tracekit.units import format_bytes, format_ns, format_share
 
+MOST_UNMATCHED = 5
 SPOKEN = {
     "kernel_ns": "kernels running",
     "copy_ns": "copies alone",
@@ -34,7 +35,7 @@ def step_text(step: MeasuredStep, *, kernels: bool = False) -> str:
     """The measured step: how many and how they spread, budget, classes, predictions, what-ifs."""
     parts = [_steps_sentence(step), render_table(tabulate_budget(step)), *_tracing_lines(step)]
     parts.append(render_table(tabulate_class_rows(step)))
-    parts.append(_more_kernels(step))
+    parts += [_more_kernels(step), _unmatched_names(step)]
     if step.predictions:
         parts.append(render_table(tabulate_predictions(step)))
     else:
@@ -123,6 +124,7 @@ def step_document(step: MeasuredStep) -> dict[str, Any]:
         "source": steps.source,
         "steps": len(steps.steps),
         "skipped": steps.skipped,
+        "recorded_in_part": steps.partial,
         "process": steps.process,
         "device": steps.device,
         "kernels": step.kernels,
@@ -138,6 +140,7 @@ def step_document(step: MeasuredStep) -> dict[str, Any]:
         "tracing": asdict(step.tracing) if step.tracing else None,
         "classes": [asdict(row) for row in step.classes],
         "other_ns": step.other_ns,
+        "unmatched": [asdict(name) for name in step.unmatched],
         "predictions": [_prediction_document(p, step.target_ns) for p in step.predictions],
         "what_if": [asdict(w) for w in step.what_ifs],
         "assumptions": list(step.assumptions),
@@ -199,6 +202,8 @@ def _steps_sentence(step: MeasuredStep) -> str:
         text += f" The first {steps.skipped} were cut off as asked."
     elif high > 1.2 * median:
         text += " No step was cut off (--skip N cuts off the first N)."
+    if steps.partial:
+        text += f" {steps.partial} steps hold graph replays recorded in part: the spread is theirs too."
     if steps.elsewhere:
         text += f" {steps.elsewhere} steps on other devices are not counted."
     return text
@@ -232,6 +237,18 @@ def _more_kernels(step: MeasuredStep) -> str:
         if rows:
             text += f" {word}: " + ", ".join(f"{name} {abs(count)}" for name, count in rows) + "."
     return text
+
+
+def _unmatched_names(step: MeasuredStep) -> str:
+    if not step.unmatched:
+        return ""
+    named = "; ".join(
+        f"{printable(one.name)} ({one.kernels} kernels, {format_ns(one.measured_ns)})"
+        for one in step.unmatched[:MOST_UNMATCHED]
+    )
+    left = len(step.unmatched) - MOST_UNMATCHED
+    more = f"; and {left} more names" if left > 0 else ""
+    return f"Of class other, which --class CLASS=PATTERN changes: {named}{more}."
 
 
 def _tabulate_what_ifs(step: MeasuredStep) -> Table:

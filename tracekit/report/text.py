@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tracekit.analysis.checks import UNRELIABLE_IDLE
 from tracekit.analysis.gaps import CAUSES, GapReport, GapRow
 from tracekit.analysis.idle import DeviceTime, GpuTime
 from tracekit.report.names import printable, shorten_all
@@ -131,7 +132,12 @@ def _idle(report: GapReport) -> list[str]:
         sentence += (
             f" {report.opaque_replays:,} opaque graph replays count as busy; their kernels are not in it."
         )
-    return [sentence, *(_idle_sentence(time, where) for time in _times(report))]
+    sentences = [sentence, *(_idle_sentence(time, where) for time in _times(report))]
+    if any(warning.code in UNRELIABLE_IDLE for warning in report.warnings):
+        sentences.append(
+            "Idle time is unreliable here: kernels of graph replays were not recorded, see below."
+        )
+    return sentences
 
 
 def _span(report: GapReport) -> str:

@@ -6,6 +6,7 @@ Only whole numbers count as numbers. Everything is Python integers, so nothing o
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -40,6 +41,8 @@ class Call:
     process: int
     thread: int
     id: int | None
+    name: str
+    known: bool  # whether the file says which thread made it
 
     @property
     def length(self) -> int:
@@ -145,9 +148,9 @@ def open_reference(path: Path, selection: Selection = Selection()) -> Reference:
 
 
 def reference(path: Path, by: str, selection: Selection = Selection()) -> Document:
-    """The document that `tracekit gaps PATH --by BY --json` prints, without tick and warnings.
+    """The document that `tracekit gaps PATH --by BY --json` prints.
 
-    `dropped` counts the rows that cannot be true.
+    `warnings` counts by code what the rows themselves tell; what the recording says is not there.
     """
     return open_reference(path, selection).document(path.name, by)
 
@@ -230,6 +233,7 @@ class Reference:
                 "product": "nsys",
                 "nsys_version": self._meta("EXPORT_PRODUCT_VERSION"),
                 "schema_version": self._meta("EXPORT_SCHEMA_VERSION"),
+                "tick_ns": _tick([kernel.length for kernel in self.kernels]),
                 "graph_trace": self._graph_trace(),
                 "span_ns": high - low,
                 "kernels": len(self.kernels),
@@ -239,8 +243,51 @@ class Reference:
             "devices": self._devices(),
             "by": by,
             "rows": self._rows(by),
-            "dropped": self.file.dropped,
+            "warnings": {code: count for code, count in self._warnings().items() if count},
         }
+
+    # Doubts
+
+    def _warnings(self) -> dict[str, int]:
+        launched = {kernel.call for kernel in self.kernels if kernel.call}
+        opaque = {(r.stream.process, r.id) for r in self.replays if r.id is not None}
+        graph_launches = [c for c in self.calls if re.match("cu(da)?GraphLaunch", c.name)]
+        active = {a.stream.process for a in (*self.kernels, *self.copies, *self.replays)}
+        return {
+            "rows_dropped": self.file.dropped,
+            "opaque_replays": len(self.replays),
+            "under_recorded_replays": self._partial_replays(),
+            "lost_at_start": self._lost_at_start(launched),
+            "launches_without_kernels": sum(
+                c not in launched and (c.process, c.id) not in opaque for c in graph_launches
+            ),
+            "launch_not_in_file": sum(k.call is None for k in self.kernels) if self.calls else 0,
+            "kernel_before_call": sum(bool(k.call and k.start < k.call.start) for k in self.kernels),
+            "process_without_kernels": len({c.process for c in self.calls if c.known} - active),
+        }
+
+    def _partial_replays(self) -> int:
+        size: dict[tuple[object, object], int] = defaultdict(int)
+        for kernel in self.kernels:
+            if kernel.replay is not None:
+                size[kernel.graph, kernel.replay] += 1
+        count = 0
+        for (graph, replay), kernels in size.items():
+            process = replay[0]  # type: ignore[index]
+            largest = max(n for (g, r), n in size.items() if g == graph and r[0] == process)  # type: ignore[index]
+            count += kernels < largest
+        return count
+
+    def _lost_at_start(self, launched: set[Call]) -> int:
+        """Launches without a kernel before the first with one, and before any capture into a graph."""
+        if not launched:
+            return 0
+        count = 0
+        for call in sorted(self.calls, key=lambda c: c.start):
+            if call in launched or re.match("cu(da)?StreamBeginCapture", call.name):
+                return count
+            count += bool(re.match("cu(da)?Launch(Cooperative)?Kernel", call.name))
+        return count
 
     # Reading
 
@@ -264,7 +311,8 @@ class Reference:
                 self.waits.append(wait)
         self.calls = [
             Call(start, end, (whole(row.get("globalTid")) or 0) >> 24, whole(row.get("globalTid")) or 0,
-                 whole(row.get("correlationId")))
+                 whole(row.get("correlationId")), self._call_name(row),
+                 whole(row.get("globalTid")) is not None)
             for _, row, start, end in self.file.timed(f"{kind}RUNTIME")
         ]  # fmt: skip
         callers = {
@@ -297,6 +345,9 @@ class Reference:
         column = next((c for c in ("demangledName", "shortName", "mangledName") if c in row), None)
         id_ = whole(row[column]) if column else None
         return self.strings.get(id_, "unnamed kernel" if id_ is None else f"unnamed kernel {id_}")
+
+    def _call_name(self, row: Row) -> str:
+        return self.strings.get(whole(row.get("nameId")), "")
 
     def _join_calls(self) -> None:
         """The launch of a kernel: the first call of its process with its correlation id."""
@@ -574,6 +625,17 @@ def _row(group: Group) -> Document:
         "kernel_ns": {"median": percentile(lengths, 50), "sum": sum(lengths)},
         "causes_ns": causes if where == "launch" else None,
     }
+
+
+def _tick(lengths: Sequence[int]) -> int | None:
+    """The grid that nine in ten durations lie on: within a nanosecond of 1 us or 32 ns, or on 5 ns."""
+    if len(set(lengths)) < 16:
+        return None
+    for tick, slack in ((1000, 1), (32, 1), (5, 0)):
+        near = sum(min(n % tick, tick - n % tick) <= slack for n in lengths)
+        if 10 * near >= 9 * len(lengths):
+            return tick
+    return None
 
 
 def reach(intervals: Sequence[Activity | Call]) -> int:

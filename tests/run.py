@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from tracekit.cli import main
 
 Document = dict[str, Any]
+# Warnings that say what tables and columns the file has, and what the profiler said itself.
+OF_THE_RECORDING = ("no_calls", "column_missing", "recording")
 GROUPINGS = ("range", "stream", "pair", "kernel", "graph", "none")
 
 
@@ -63,10 +65,10 @@ def warned(document: Document) -> dict[str, int]:
 def differences(ours: Document, reference: Document) -> list[str]:
     """Where the document of `gaps` differs from the reference's, one line a field."""
     found = [
-        *_differ("trace", _without(ours["trace"], "tick_ns"), reference["trace"]),
+        *_differ("trace", ours["trace"], reference["trace"]),
         *_differ("devices", ours["devices"], reference["devices"]),
         *_differ("by", ours["by"], reference["by"]),
-        *_differ("dropped", warned(ours).get("rows_dropped", 0), reference["dropped"]),
+        *_differ("warnings", _without(warned(ours), *OF_THE_RECORDING), reference["warnings"]),
         *_differ("rows", *(_by_key(document["rows"]) for document in (ours, reference))),
     ]
     white = [r["white_ns"] for r in ours["rows"]]

@@ -1,17 +1,13 @@
-"""Traces nobody recorded: what `gaps --json` says equals the reference, or is an error of one line.
-
-TRACEKIT_FUZZ multiplies the number of inputs: `TRACEKIT_FUZZ=34` is the nightly run.
-"""
+"""Traces nobody recorded: what `gaps --json` says equals the reference, or is an error of one line."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.build import (
@@ -32,18 +28,12 @@ from tests.build import (
     build_trace,
     node,
 )
+from tests.fuzzing import fuzzed
 from tests.reference import Activity, Reference, Selection, open_reference, reach
 from tests.reference import Call as TheCall
 from tests.run import GROUPINGS, Document, Outcome, differences, run
 
-EXAMPLES = 300
-FACTOR = int(os.environ.get("TRACEKIT_FUZZ", "1"))
-fuzzed = settings(
-    max_examples=EXAMPLES * FACTOR,
-    deadline=10_000,
-    report_multiple_bugs=False,  # shrinking several takes minutes
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+pytestmark = pytest.mark.usefixtures("a_gigabyte_more")
 
 # Few values, so that they collide.
 times = st.integers(0, 60)
@@ -130,6 +120,7 @@ def check(outcome: Outcome, reference: Reference, by: str) -> None:
     # No clock runs for a century: sums of such times would not fit 64 bits.
     century = sum(a.length for a in everything) + reach(everything) >= 2**62
     assert outcome.code == 1 and (only_memsets or century), outcome
+    assert "not enough memory" not in outcome.err
     assert outcome.out == "" and outcome.err.count("\n") == 1, outcome
 
 
@@ -269,7 +260,7 @@ def damages(draw: st.DrawFn) -> tuple[Path, list[tuple[int, int]], int | None]:
     return sample, draw(st.lists(cell, min_size=1, max_size=30)), draw(st.none() | st.integers(0, size))
 
 
-@settings(fuzzed, max_examples=EXAMPLES * FACTOR)
+@fuzzed
 @given(damage=damages(), by=st.sampled_from(GROUPINGS))
 def test_damaged_samples_give_an_answer_or_one_line(
     path: Path, damage: tuple[Path, list[tuple[int, int]], int | None], by: str
@@ -282,6 +273,7 @@ def test_damaged_samples_give_an_answer_or_one_line(
     outcome = run("gaps", path, "--json", "--by", by)
     if outcome.code:
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+        assert "not enough memory" not in outcome.err
         return
     answer = whole_answer(path, by)
     if answer is not None:

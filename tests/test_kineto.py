@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzzing import fuzzed
 from tracekit.analysis.boundaries import find_boundaries
 from tracekit.analysis.gaps import gaps
 from tracekit.cli import main
@@ -290,6 +291,8 @@ def test_decoding_on_an_mi300x(by: str, capsys: pytest.CaptureFixture[str]) -> N
 
 # Anything at all, against a plain reading
 
+limited = pytest.mark.usefixtures("a_gigabyte_more")
+
 NUMBERS: st.SearchStrategy[Any] = st.one_of(
     st.integers(-10, 10**7),
     st.decimals(0, 10**7, places=3),
@@ -369,12 +372,8 @@ def spell(document: object) -> str:
     return text.replace('"<', "").replace('>"', "")
 
 
-anything = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150
-)
-
-
-@anything
+@fuzzed
+@limited
 @given(document=TRACES, chunk=st.sampled_from([16, 100, 1 << 22]))
 def test_any_trace_is_read_as_plainly(
     document: dict[str, Any], chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -386,7 +385,8 @@ def test_any_trace_is_read_as_plainly(
     assert read_times(tmp_path / "x.json") == plain_times(json.loads(text, parse_float=Decimal))
 
 
-@anything
+@fuzzed
+@limited
 @given(document=TRACES, data=st.data(), chunk=st.sampled_from([16, 1 << 22]))
 def test_damage_gives_the_right_answer_or_a_refusal(
     document: dict[str, Any], data: st.DataObject, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -408,7 +408,8 @@ def test_damage_gives_the_right_answer_or_a_refusal(
     assert found in (None, expected)
 
 
-@anything
+@fuzzed
+@limited
 @given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3))
 def test_damaged_gzip_is_an_answer_or_a_refusal(flips: list[tuple[float, int]], tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(GOOD.encode()))

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzzing import fuzzed
 from tracekit.capture.sidecar import (
     Command,
     Machine,
@@ -140,7 +141,8 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@fuzzed
+@pytest.mark.usefixtures("a_gigabyte_more")
 @given(data=st.data())
 def test_any_json_is_a_sidecar_or_one_line(
     data: st.DataObject, document: dict[str, Any], tmp_path: Path
@@ -164,7 +166,8 @@ def test_any_json_is_a_sidecar_or_one_line(
         assert "\n" not in str(error)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@fuzzed
+@pytest.mark.usefixtures("a_gigabyte_more")
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
 def test_a_damaged_sidecar_is_one_or_one_line(
     place: float, byte: int, cut: bool, document: dict[str, Any], tmp_path: Path

@@ -110,12 +110,23 @@ def _launches_without_kernels(trace: Trace) -> TraceWarning | None:
     rows = _calls_named(trace, GRAPH_LAUNCH)
     with_kernels = np.zeros(len(trace.calls) + 1, dtype=bool)
     with_kernels[trace.kernels.call] = True
-    opaque = np.isin(trace.calls.correlation[rows], trace.opaque_replays.correlation)
     return TraceWarning(
         "launches_without_kernels",
-        "graph launches without GPU activity in the file: replays were lost, idle time is unreliable",
-        int((~with_kernels[rows] & ~opaque).sum()),
+        "graph launches without a kernel in the file: replays were lost, or hold copies alone; idle time is "
+        "unreliable",
+        int((~with_kernels[rows] & ~_launched_opaque(trace, rows)).sum()),
     )
+
+
+def _launched_opaque(trace: Trace, calls: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which of the calls launched a replay that is in the file as a whole; ids repeat across processes."""
+    replays = trace.opaque_replays
+    ours = process_of(trace.calls.thread[calls]), trace.calls.correlation[calls]
+    process = np.array([key.process for key in trace.streams], dtype=np.int64)
+    both = zip(ours, (process[replays.stream], replays.correlation), strict=True)
+    code, _ = encode_rows([np.concatenate(columns) for columns in both])
+    found: NDArray[np.bool_] = np.isin(code[: len(calls)], code[len(calls) :]) & (ours[1] != NONE)
+    return found
 
 
 def _kernels_without_call(trace: Trace) -> TraceWarning | None:
@@ -138,8 +149,10 @@ def _kernels_before_call(trace: Trace) -> TraceWarning | None:
 
 
 def _callers_without_kernels(trace: Trace) -> TraceWarning | None:
-    active = {key.process for key in trace.streams}
-    silent = sorted(set(encode(process_of(trace.calls.thread))[1].tolist()) - active)
+    tables = (trace.kernels, trace.copies, trace.opaque_replays)
+    active = {trace.streams[code].process for table in tables for code in np.unique(table.stream).tolist()}
+    callers = set(encode(process_of(trace.calls.thread))[1].tolist()) - {0, NONE}  # of no thread in the file
+    silent = sorted(callers - active)
     named = ", ".join(map(str, silent[:8])) + (" and more" if len(silent) > 8 else "")
     return TraceWarning(
         "process_without_kernels",

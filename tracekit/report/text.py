@@ -134,9 +134,7 @@ def _idle(report: GapReport) -> list[str]:
         )
     sentences = [sentence, *(_idle_sentence(time, where) for time in _times(report))]
     if any(warning.code in UNRELIABLE_IDLE for warning in report.warnings):
-        sentences.append(
-            "Idle time is unreliable here: kernels of graph replays were not recorded, see below."
-        )
+        sentences.append("Idle time is unreliable here: graph replays seem to lack kernels, see below.")
     return sentences
 
 

@@ -453,8 +453,11 @@ class Reference:
         gpus = []
         for row in self.file.rows("TARGET_INFO_GPU"):
             number = row["id"] if "id" in row else row["deviceId"]
-            gpu = {"device": number, "name": row["name"]}
-            gpu["memory_bandwidth_bytes_per_s"] = row.get("memoryBandwidth") or None
+            if not isinstance(number, int):
+                continue
+            gpu = {"device": number, "name": row["name"] if isinstance(row["name"], str) else "unnamed GPU"}
+            bandwidth = row.get("memoryBandwidth")
+            gpu["memory_bandwidth_bytes_per_s"] = (bandwidth or None) if isinstance(bandwidth, int) else None
             if at[number]:
                 intervals = self._clipped(at[number])
                 span, busy = self._span(intervals), union_length(intervals)

@@ -86,7 +86,11 @@ tables = st.fixed_dictionaries(
         "copies": spans(Copy, memset=st.booleans(), **places),
         "waits": spans(Wait, kind=st.sampled_from([EVENT, STREAM, CONTEXT]), **places),
         "opaque_replays": st.one_of(st.just([]), spans(Replay, id=ids, **places)),
-        "gpus": st.lists(st.builds(Gpu, id=st.just(0)), max_size=1),
+        "gpus": st.lists(
+            st.builds(Gpu, id=st.sampled_from([0, 0, 1, None]), name=st.sampled_from(["H200", None, 7])),
+            max_size=2,
+            unique_by=lambda gpu: gpu.id,
+        ),
         "device_map": st.sampled_from([(), ((100, 0, 0),), ((100, 0, 0), (200, 1, 0))]),
         "mode": st.sampled_from([None, "Node", "Graph"]),
         "diagnostics": st.lists(st.builds(Diagnostic, st.integers(1, 3), st.just("events lost")), max_size=2),

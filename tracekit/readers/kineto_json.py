@@ -8,7 +8,6 @@ is found by the calls. https://github.com/pytorch/kineto/blob/main/libkineto/src
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
@@ -106,19 +105,25 @@ class _Args(msgspec.Struct, gc=False):
     block: Any = None
 
 
-def _columns() -> dict[str, array[int]]:
-    return {name: array("q") for name in (*COLUMNS, *SHAPE)}
-
-
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of one kind, as columns that grow."""
+    """The rows of one kind: those of the batch that is being read, and the columns of those before."""
 
-    columns: dict[str, array[int]] = field(default_factory=_columns)
+    batch: list[tuple[int, ...]] = field(default_factory=list)
+    packed: list[Ints] = field(default_factory=list)
 
-    def append(self, columns: tuple[str, ...], values: tuple[int, ...]) -> None:
-        for name, value in zip(columns, values, strict=True):
-            self.columns[name].append(value)
+    def pack(self) -> None:
+        """Put the batch into columns: a tuple of integers takes ten times the memory."""
+        if self.batch:
+            self.packed.append(np.array(self.batch, dtype=np.int64).T.copy())
+            self.batch.clear()
+
+    def columns(self) -> dict[str, Ints]:
+        """All rows by column, in the order of the file; the rows are given up."""
+        names = (*COLUMNS, *SHAPE)[: len(self.packed[0])] if self.packed else ()
+        columns = {name: np.concatenate([part[i] for part in self.packed]) for i, name in enumerate(names)}
+        self.packed.clear()
+        return columns
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ def read(path: Path, *, shapes: bool = False, progress: Callable[[str], None] = 
             kind = _kind(event)
             if kind is not None:
                 _add(found, kind, event, _args(decoder, event), shapes)
+        for rows in found.rows.values():
+            rows.pack()
         count += len(events)
         progress(f"{count:,} events")
     return _assemble(path, found, fields, shapes)
@@ -189,7 +196,7 @@ def _add(found: _Found, kind: str, event: _Event, args: _Args, shapes: bool) -> 
     start, dur = _to_ns(bytes(event.ts)), _to_ns(bytes(event.dur))
     names = found.range_names if kind == RANGE else found.names
     name = event.name if isinstance(event.name, str) and event.name else f"unnamed {kind}"
-    row = (
+    row: tuple[int, ...] = (
         start,
         NONE if NONE in (start, dur) else start + dur,
         _integer(event.pid),
@@ -202,9 +209,9 @@ def _add(found: _Found, kind: str, event: _Event, args: _Args, shapes: bool) -> 
         _node(_integer(args.graph), _integer(args.node)),
         _integer(args.bytes),
     )
-    found.rows[kind].append(COLUMNS, row)
     if shapes and kind == KERNEL:
-        found.rows[kind].append(SHAPE, (*_three(args.grid), *_three(args.block)))
+        row = (*row, *_three(args.grid), *_three(args.block))
+    found.rows[kind].batch.append(row)
 
 
 def _to_ns(number: bytes) -> int:
@@ -227,17 +234,24 @@ def _round(number: bytes) -> int:
 
 def _integer(value: object) -> int:
     """The integer in a number, in `7`, in `stream 7`; else NONE."""
+    if type(value) is int:  # nearly always
+        return value if -(2**63) < value < 2**63 else NONE
+    if value is None:
+        return NONE
     if isinstance(value, str):
         digits = re.search(r"\d{1,18}$", value)
         return int(digits[0]) if digits else NONE
     if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and -(2**63) < value < 2**63 else NONE
+        return _integer(int(value))
+    return int(value) if isinstance(value, bool) else NONE
 
 
-def _first_integer(*values: object) -> int:
+def _first_integer(first: object, second: object = None) -> int:
     """The first that is one, else 0."""
-    return next((number for number in map(_integer, values) if number != NONE), 0)
+    number = _integer(first)
+    if number == NONE:
+        number = _integer(second)
+    return 0 if number == NONE else number
 
 
 def _node(graph: int, node: int) -> int:
@@ -295,7 +309,7 @@ def _base_ns(fields: Fields) -> int:
 
 
 def _table(kind: str, rows: _Rows, base_ns: int) -> _Table:
-    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in rows.columns.items() if values}
+    columns = rows.columns()
     if not columns:
         return _Table(kind, dict.fromkeys(COLUMNS, np.empty(0, dtype=np.int64)), 0)
     valid = _valid(columns["start"], columns["end"])

@@ -478,15 +478,17 @@ def _graph_trace(file: SqliteFile, kernels: _Activity) -> Literal["node", "graph
 
 
 def _gpus(file: SqliteFile) -> tuple[Gpu, ...]:
+    """The GPUs of the machine; one whose number cannot be read is left out, for nothing can be said of it."""
     number = "id" if "id" in file.columns(GPU_INFO) else "deviceId"
     rows = file.rows(GPU_INFO, [number, "name", "memoryBandwidth"])
     return tuple(
         Gpu(
-            i if isinstance(i, int) else row,
-            str(name),
+            i,
+            name if isinstance(name, str) else "unnamed GPU",
             bandwidth if isinstance(bandwidth, int) and bandwidth else None,
         )
-        for row, (i, name, bandwidth) in enumerate(rows)
+        for i, name, bandwidth in rows
+        if isinstance(i, int)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
 import json
@@ -282,6 +283,26 @@ def test_names_are_shown_not_obeyed(tmp_path: Path, name: str, by: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_of_a_step_are_shown_not_obeyed(tmp_path: Path, name: str) -> None:
+    """As kernel and as range, in the estimate held against a trace and in the export to Perfetto."""
+    path = build_trace(
+        tmp_path / "x.sqlite",
+        kernels=[Kernel(10, 20, name, id=1), Kernel(30, 40, name, id=2)],
+        calls=[Call(1, 2, id=1), Call(3, 4, id=2)],
+        ranges=[Range(0, 3, name), Range(3, 5, name)],
+    )
+    outcome = run("estimate", "--trace", path)
+    assert outcome.code == 0
+    assert all(c == "\n" or c.isprintable() for c in outcome.out), ascii(outcome.out)
+    measured = run("estimate", "--trace", path, "--json").document["measured"]
+    assert [one["name"] for one in measured["unmatched"]] == [name]
+    assert run("export", path, "--perfetto", tmp_path / "x.json.gz").code == 0
+    events = json.loads(gzip.decompress((tmp_path / "x.json.gz").read_bytes()))["traceEvents"]
+    names = [event["name"] for event in events if event.get("cat") == "kernel"]
+    assert len(names) == 2 and all(one.isprintable() for one in names)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_names_in_messages_are_shown_not_obeyed(tmp_path: Path, name: str) -> None:
     path = build_trace(tmp_path / "x.sqlite", kernels=CHAIN, ranges=[Range(0, 9, name)])
     said = refusal("gaps", path, "--range", "no such \x1b[31m")
@@ -440,14 +461,13 @@ def test_a_read_only_file_in_a_read_only_folder(trace: Path, tmp_path: Path) -> 
 SECRET = "hunter2secret"
 
 
-@pytest.mark.parametrize(
-    "options", [["--json"], ["--csv"], [], *(["--by", by] for by in ("range", "stream", "kernel"))]
-)
-def test_environment_host_and_user_stay_in_the_file(tmp_path: Path, options: list[str]) -> None:
-    path = build_trace(
-        tmp_path / "x.sqlite",
-        kernels=CHAIN,
-        ranges=[Range(1, 2)],
+def with_secrets(path: Path) -> Path:
+    """An export with what nsys keeps of the machine: environment, host, user, process and thread names."""
+    return build_trace(
+        path,
+        kernels=[Kernel(100, 110, id=1), Kernel(120, 130, id=2)],
+        calls=[Call(2, 4, id=1), Call(5, 6, id=2)],
+        ranges=[Range(1, 5), Range(5, 9)],
         capture=[("ENVIRONMENT_VARIABLE", f"TOKEN={SECRET}"), ("PROCESS_0:USER_NAME", SECRET)],
         extra={
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": SECRET}],
@@ -455,9 +475,26 @@ def test_environment_host_and_user_stay_in_the_file(tmp_path: Path, options: lis
             "ThreadNames": [{"nameId": 1, "globalTid": 0}],
         },
     )
+
+
+@pytest.mark.parametrize(
+    "options", [["--json"], ["--csv"], [], *(["--by", by] for by in ("range", "stream", "kernel"))]
+)
+def test_environment_host_and_user_stay_in_the_file(tmp_path: Path, options: list[str]) -> None:
+    path = with_secrets(tmp_path / "x.sqlite")
     outcome = run("gaps", path, *options)
     assert outcome.code == 0
     assert [line for line in outcome.out.splitlines() if SECRET in line] == []
+
+
+def test_nor_are_they_in_any_other_output(tmp_path: Path) -> None:
+    """The page is searched in test_report_page.py, the copy that can be mailed in test_scrub.py."""
+    path = with_secrets(tmp_path / "x.sqlite")
+    for options in ([], ["--json"], ["--csv"], ["--kernels"]):
+        outcome = run("estimate", "--trace", path, "--model", "Qwen3-0.6B", "--gpu", "H200", *options)
+        assert outcome.code == 0 and SECRET not in outcome.out
+    assert run("export", path, "--perfetto", tmp_path / "x.json.gz").code == 0
+    assert SECRET.encode() not in gzip.decompress((tmp_path / "x.json.gz").read_bytes())
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def find_unmatched(
 
 
 def _spell_names(unmatched: Sequence[UnmatchedName]) -> str:
-    names = ", ".join(one.name for one in unmatched[:5])
+    names = ", ".join(one.name[:64] for one in unmatched[:5])
     return f"of no class yet: {names}" if names else "every kernel has a class"
 
 

@@ -13,7 +13,7 @@ from tracekit.decode.classes import ClassRow
 from tracekit.decode.estimate import StepEstimate, estimate_gap
 from tracekit.decode.measured import MeasuredStep, Prediction
 from tracekit.report.estimate import Table, estimate_document, render_table, tabulate_kernels, write_csv
-from tracekit.report.names import printable
+from tracekit.report.names import printable, shorten
 from tracekit.report.timeline_data import Prediction as StepPrediction
 from tracekit.report.timeline_data import StepPanels
 from tracekit.units import format_bytes, format_ns, format_share
@@ -243,7 +243,7 @@ def _unmatched_names(step: MeasuredStep) -> str:
     if not step.unmatched:
         return ""
     named = "; ".join(
-        f"{printable(one.name)} ({one.kernels} kernels, {format_ns(one.measured_ns)})"
+        f"{shorten(printable(one.name), 64)} ({one.kernels} of {format_ns(one.measured_ns)} in all)"
         for one in step.unmatched[:MOST_UNMATCHED]
     )
     left = len(step.unmatched) - MOST_UNMATCHED

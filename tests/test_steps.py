@@ -175,9 +175,9 @@ def test_a_step_of_replays_recorded_in_part_is_refused(tmp_path: Path) -> None:
         find_steps(read(in_part))
     assert refusal.value.exit_code == 3
     assert str(refusal.value) == (
-        "replays of graph 1: 2 of 3 steps, the typical one among them, hold a graph replay with fewer kernels "
-        "than others of its graph: the rest was not recorded, and the step's budget would be wrong; record "
-        "again, for a shorter time"
+        "replays of graph 1: 2 of 3 steps, the typical one among them, hold a graph replay with fewer "
+        "kernels than others of its graph: the rest was not recorded, and the step's budget would be wrong; "
+        "record again, for a shorter time"
     )
 
 

@@ -646,7 +646,7 @@ def test_small_a_collective_of_unknown_name_is_shown_and_can_be_named(make: Make
     ]
     path = make(kernels=kernels)
     said = run("estimate", "--trace", path).out
-    assert "Of class other, which --class CLASS=PATTERN changes: house_ring_k (1 of 10 ns in all)." in said
+    assert "Of class other, which --class CLASS=PATTERN changes: house_ring_k (1 x, 10 ns)." in said
     named = run("estimate", "--trace", path, "--class", "all_reduce=house_ring", "--json").document[
         "measured"
     ]

@@ -243,7 +243,7 @@ def _unmatched_names(step: MeasuredStep) -> str:
     if not step.unmatched:
         return ""
     named = "; ".join(
-        f"{shorten(printable(one.name), 64)} ({one.kernels} of {format_ns(one.measured_ns)} in all)"
+        f"{shorten(printable(one.name), 64)} ({one.kernels:,} x, {format_ns(one.measured_ns)})"
         for one in step.unmatched[:MOST_UNMATCHED]
     )
     left = len(step.unmatched) - MOST_UNMATCHED

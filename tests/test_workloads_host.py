@@ -51,6 +51,14 @@ def test_pdl_is_set_in_the_pdl_modes_only(monkeypatch: pytest.MonkeyPatch) -> No
     assert pdl == [False] * 35 + [True] * 35 + [False] * 35 + [True] * 35
 
 
+def test_other_streams_launch_the_chain_once_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = fake_gpu.install(monkeypatch)
+
+    pdl_chain.run(pdl_chain.Options(**{**vars(CHAIN), "streams": 3}))
+
+    assert len(driver.launches) == 2 * 5 + 4 * 7 * 5 + 2
+
+
 def test_a_graph_built_by_hand_has_the_same_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpu.install(monkeypatch)
 

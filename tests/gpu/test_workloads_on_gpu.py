@@ -56,6 +56,7 @@ def test_every_trigger_gives_the_right_result(tmp_path: Path, trigger: str, grap
         ("--layers", "1"),
         ("--layers", "2"),
         ("--size", "4000000"),
+        ("--streams", "3"),
     ],
     ids=" ".join,
 )

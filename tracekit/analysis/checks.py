@@ -152,7 +152,8 @@ def _callers_without_kernels(trace: Trace) -> TraceWarning | None:
     tables = (trace.kernels, trace.copies, trace.opaque_replays)
     used = np.sum([np.bincount(table.stream, minlength=len(trace.streams)) for table in tables], axis=0)
     active = {key.process for key, rows in zip(trace.streams, used, strict=True) if rows}
-    callers = set(encode(process_of(trace.calls.thread))[1].tolist()) - {0, NONE}  # of no thread in the file
+    unknown = {0, NONE}  # the process of a call without a thread
+    callers = set(encode(process_of(trace.calls.thread))[1].tolist()) - unknown
     silent = sorted(callers - active)
     named = ", ".join(map(str, silent[:8])) + (" and more" if len(silent) > 8 else "")
     return TraceWarning(

@@ -49,15 +49,17 @@ def calibrate(plan: Plan, echo: Echo, white_space: WhiteSpace | None = None) -> 
     Without a profiler, or with `traced` off, perturbation and white space stay empty.
     """
     sweep_job, chain_job = plan_job((SWEEP, *plan.sweep_arguments)), plan_job((CHAIN,))
+    streams_job = plan_job((CHAIN, "--streams", "3"))
     with tempfile.TemporaryDirectory(prefix="tracekit-") as name:
         folder = Path(name)
         sweep = _run(sweep_job, folder / "sweep.json", echo)
         chain = _run(chain_job, folder / "chain.json", echo)
+        chain_of_three = _run(streams_job, folder / "streams.json", echo)
         recording = _record_chain(plan, folder / "chain.sqlite", echo)
         white = white_space(recording.trace) if recording and white_space else {}
-    runs = (sweep, chain)
+    runs = (sweep, chain, chain_of_three)
     machine = describe_machine(runs)
-    sweep_result, chain_result = (_result(run) for run in runs)
+    sweep_result, chain_result, streams_result = (_result(run) for run in runs)
     return Calibration(
         gpu=machine.gpu or "unknown",
         compute_capability=_compute_capability(sweep_result),
@@ -74,6 +76,7 @@ def calibrate(plan: Plan, echo: Echo, white_space: WhiteSpace | None = None) -> 
         curve=_curve(sweep_result),
         commands=tuple(" ".join(run.argv) for run in runs),
         versions=package_versions(),
+        boundary_cost_three_streams_ns=_boundary_costs(streams_result),
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.boundaries import Boundaries
 from tracekit.analysis.steps import Step, Steps
-from tracekit.decode.calibration import Calibration
+from tracekit.decode.calibration import Calibration, Measured
 from tracekit.decode.classes import (
     OTHER,
     ClassPattern,
@@ -163,22 +163,37 @@ def read_white_space(boundaries: Boundaries, steps: Steps) -> Reading:
 
 
 def list_readings(question: Question, white: Reading, overlaps: bool) -> tuple[Reading, ...]:
-    """Every reading of g there is: assumed, white space, and the calibration's boundary cost."""
+    """Every reading of g there is: assumed, white space, and the calibration's boundary costs.
+
+    The last is the one that what-ifs stand on. How many streams of the process launched kernels before the
+    recording is not in a trace, so both boundary costs are given.
+    """
     gaps_ns = question.assumed_gaps_ns
     assumed = [Reading(f"assumed {g / 1e3:g} us", float(g), "assumed, not measured") for g in gaps_ns]
-    calibrated = _boundary_cost(question.calibration, "graph+pdl" if overlaps else "graph")
-    return (*assumed, white, *([calibrated] if calibrated else []))
+    calibrated = _boundary_costs(question.calibration, "graph+pdl" if overlaps else "graph")
+    return (*assumed, white, *calibrated)
 
 
-def _boundary_cost(calibration: Calibration | None, mode: str) -> Reading | None:
-    measured = calibration.boundary_cost_ns.get(mode) if calibration else None
-    if calibration is None or measured is None:
-        return None
-    source = (
-        f"{calibration.gpu}, {calibration.date}, period of an almost empty layer, mode {mode}, untraced: "
-        f"{measured.low:.0f} to {measured.high:.0f} ns in {measured.repeats} runs"
+def _boundary_costs(calibration: Calibration | None, mode: str) -> list[Reading]:
+    if calibration is None:
+        return []
+    of_three, of_one = calibration.boundary_cost_three_streams_ns, calibration.boundary_cost_ns
+    named = {
+        "boundary cost, 3 streams": (of_three, "after three streams of the process launched kernels, "),
+        "boundary cost": (of_one, ""),
+    }
+    return [
+        Reading(name, costs[mode].median, _source(calibration, costs[mode], f"{when}mode {mode}"))
+        for name, (costs, when) in named.items()
+        if mode in costs
+    ]
+
+
+def _source(calibration: Calibration, cost: Measured, how: str) -> str:
+    return (
+        f"{calibration.gpu}, {calibration.date}, period of an almost empty layer, {how}, untraced: "
+        f"{cost.low:.0f} to {cost.high:.0f} ns in {cost.repeats} runs"
     )
-    return Reading("boundary cost", measured.median, source)
 
 
 def sum_curve(calibration: Calibration, estimate: StepEstimate, mode: str) -> float | None:

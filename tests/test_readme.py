@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -70,4 +71,18 @@ def test_the_device_gap_is_what_was_stamped() -> None:
     sidecar = read_sidecar(sidecar_path(ROOT / "sample_traces" / "boundary_sweep.sqlite"))
     smallest = {s.mode: s.device_gap_ns for s in sidecar.stamps if s.layer_bytes == 65536}
     assert (smallest["graph"], smallest["graph+pdl"]) == (704, 448)
-    assert "is 704 ns in a graph and 448 ns\nwith PDL" in README
+    assert "is 704 ns in a graph and 448 ns with PDL" in " ".join(README.split())
+
+
+def test_a_third_streams_cost_is_what_was_calibrated_and_timed() -> None:
+    of_three = find_calibration("NVIDIA H200").boundary_cost_three_streams_ns
+    graph, pdl = (round(of_three[mode].median) for mode in ("graph", "graph+pdl"))
+    assert f"it is {graph:,} in a graph and {pdl} with PDL" in README
+    path = ROOT / "benchmarks" / "results" / "stream_count_h200_2026-11-30.json"
+    chain = [run["rows"] for run in json.loads(path.read_text())["runs"] if run["work"] == "chain"]
+    assert len(chain) == 9
+    page = (ROOT / "docs" / "streams.md").read_text()
+    for streams in (1, 2, 3, 6):
+        cells = [[rows[streams - 1][mode] for rows in chain] for mode in ("graph", "graph+pdl")]
+        spread = " | ".join(f"{min(cell):,.0f}-{max(cell):,.0f}" for cell in cells)
+        assert f"| {streams} | {spread} |" in page

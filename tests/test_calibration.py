@@ -69,7 +69,7 @@ def test_each_figure_comes_from_the_run_that_measured_it(built: Calibration) -> 
     assert built.read_bytes_per_s == Measured(4e12, 4e12, 4e12, 3)
     assert built.copy_bytes_per_s == Measured(2e12, 1e12, 4e12, 3)
     assert built.boundary_cost_ns["graph+pdl"] == Measured(780.0, 780.0, 780.0, 5)
-    assert built.boundary_cost_three_streams_ns["graph+pdl"] == Measured(950.0, 950.0, 950.0, 5)
+    assert built.boundary_cost_several_streams_ns["graph+pdl"] == Measured(950.0, 950.0, 950.0, 5)
     assert built.white_space_ns == {"graph": Measured(96, 64, 128, 3980)}
 
 
@@ -99,7 +99,7 @@ def test_the_text_names_every_figure(built: Calibration) -> None:
 
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "boundary cost, graph+pdl 780 ns (780 ns to 780 ns)" in lines
-    assert "boundary cost after three streams, graph 1.21 us (1.21 us to 1.21 us)" in lines
+    assert "boundary cost, several streams, graph 1.21 us (1.21 us to 1.21 us)" in lines
     assert "read 4,000 GB/s (4,000 to 4,000)" in lines
 
 

@@ -171,7 +171,7 @@ def upload(gpu: Gpu, options: Options, numbers: Numbers) -> Chain:
 def _use_other_streams(chain: Chain, count: int) -> None:
     """Launch the chain once on each of so many streams that are not used again.
 
-    On an H200, once three streams of a process have launched kernels, a boundary in a graph costs more.
+    On an H200, once two streams of a process have launched kernels, a boundary in a graph costs more.
     """
     for _ in range(count):
         stream = gpus.import_cupy().cuda.Stream(non_blocking=True)

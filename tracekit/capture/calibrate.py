@@ -54,10 +54,10 @@ def calibrate(plan: Plan, echo: Echo, white_space: WhiteSpace | None = None) -> 
         folder = Path(name)
         sweep = _run(sweep_job, folder / "sweep.json", echo)
         chain = _run(chain_job, folder / "chain.json", echo)
-        chain_of_three = _run(streams_job, folder / "streams.json", echo)
+        chain_of_several = _run(streams_job, folder / "streams.json", echo)
         recording = _record_chain(plan, folder / "chain.sqlite", echo)
         white = white_space(recording.trace) if recording and white_space else {}
-    runs = (sweep, chain, chain_of_three)
+    runs = (sweep, chain, chain_of_several)
     machine = describe_machine(runs)
     sweep_result, chain_result, streams_result = (_result(run) for run in runs)
     return Calibration(
@@ -76,7 +76,7 @@ def calibrate(plan: Plan, echo: Echo, white_space: WhiteSpace | None = None) -> 
         curve=_curve(sweep_result),
         commands=tuple(" ".join(run.argv) for run in runs),
         versions=package_versions(),
-        boundary_cost_three_streams_ns=_boundary_costs(streams_result),
+        boundary_cost_several_streams_ns=_boundary_costs(streams_result),
     )
 
 

@@ -67,8 +67,8 @@ def calibration_text(calibration: Calibration) -> str:
     rows.append(("read", _bandwidth(calibration.read_bytes_per_s)))
     rows.append(("copy", _bandwidth(calibration.copy_bytes_per_s)))
     rows += [(f"boundary cost, {mode}", _time(cost)) for mode, cost in calibration.boundary_cost_ns.items()]
-    of_three = calibration.boundary_cost_three_streams_ns
-    rows += [(f"boundary cost after three streams, {mode}", _time(cost)) for mode, cost in of_three.items()]
+    of_several = calibration.boundary_cost_several_streams_ns
+    rows += [(f"boundary cost, several streams, {mode}", _time(cost)) for mode, cost in of_several.items()]
     rows += [(f"white space, {mode}", _time(space)) for mode, space in calibration.white_space_ns.items()]
     rows += [
         (f"tracing at {row.level} level, {row.mode}", f"{_time(row.added_ns)} a kernel")

@@ -65,8 +65,8 @@ class Calibration:
     `boundary_cost_ns` is the period of an almost empty layer (of `empty_layer_bytes`, read and written),
     untraced: the g of `step = data + n x g`. `white_space_ns` is what a node-level trace of the same layers
     shows between them, and is not that cost. A copy's bandwidth counts bytes read and bytes written.
-    `boundary_cost_three_streams_ns` is the boundary cost in a process in which three streams have launched
-    kernels; empty in a calibration from before it was measured.
+    `boundary_cost_several_streams_ns` is the boundary cost in a process in which further streams have
+    launched kernels (docs/streams.md); empty in a calibration from before it was measured.
     """
 
     gpu: str
@@ -84,7 +84,7 @@ class Calibration:
     curve: tuple[CurvePoint, ...]
     commands: tuple[str, ...]
     versions: Mapping[str, str]
-    boundary_cost_three_streams_ns: Mapping[str, Measured] = field(default_factory=dict)
+    boundary_cost_several_streams_ns: Mapping[str, Measured] = field(default_factory=dict)
 
     def curve_of(self, mode: str) -> tuple[CurvePoint, ...]:
         """The points of one mode by size; empty where the mode was not swept."""
@@ -134,7 +134,7 @@ def _calibration(fields: dict[str, Any]) -> Calibration:
         "read_bytes_per_s": _measured(fields["read_bytes_per_s"]),
         "copy_bytes_per_s": _measured(fields["copy_bytes_per_s"]),
         "boundary_cost_ns": _by_mode(fields["boundary_cost_ns"]),
-        "boundary_cost_three_streams_ns": _by_mode(fields.get("boundary_cost_three_streams_ns", {})),
+        "boundary_cost_several_streams_ns": _by_mode(fields.get("boundary_cost_several_streams_ns", {})),
         "white_space_ns": _by_mode(fields["white_space_ns"]),
         "perturbation": tuple(
             Perturbation(row["mode"], row["level"], _measured(row["added_ns"]))

@@ -177,9 +177,12 @@ def list_readings(question: Question, white: Reading, overlaps: bool) -> tuple[R
 def _boundary_costs(calibration: Calibration | None, mode: str) -> list[Reading]:
     if calibration is None:
         return []
-    of_three, of_one = calibration.boundary_cost_three_streams_ns, calibration.boundary_cost_ns
+    of_several, of_one = calibration.boundary_cost_several_streams_ns, calibration.boundary_cost_ns
     named = {
-        "boundary cost, 3 streams": (of_three, "after three streams of the process launched kernels, "),
+        "boundary cost, several streams": (
+            of_several,
+            "after further streams of the process launched kernels, ",
+        ),
         "boundary cost": (of_one, ""),
     }
     return [

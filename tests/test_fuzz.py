@@ -249,7 +249,12 @@ def test_a_selection_equals_the_reference(
 
 # Bytes of real exports, flipped and cut
 
-SAMPLES = sorted((Path(__file__).parents[1] / "sample_traces").glob("*.sqlite"))
+# The largest hold more of the same, and the reference takes a second for each.
+SAMPLES = sorted(
+    path
+    for path in (Path(__file__).parents[1] / "sample_traces").glob("*.sqlite")
+    if path.stat().st_size < 1_500_000
+)
 
 
 @st.composite

@@ -578,7 +578,17 @@ def test_51_launches_at_the_start_whose_kernels_were_lost(make: Make) -> None:
         kernels=[Kernel(100, 110, id=3), Kernel(120, 130, id=4)],
         calls=[Call(10 * i, 10 * i + 1, id=i) for i in (1, 2, 3, 4)],
     )
-    assert sum(w["count"] for w in gaps(path)["warnings"]) == 2
+    assert warned(gaps(path)) == {"lost_at_start": 2}
+    assert "launches at the start of the recording have no kernel in the file" in run("gaps", path).out
+
+
+def test_51_launches_that_are_captured_into_a_graph_are_not_lost(make: Make) -> None:
+    """One launch is lost; the two of each capture run later, as nodes of a graph."""
+    names = ["cudaLaunchKernel", "cudaStreamBeginCapture_v10000", *["cudaLaunchKernel"] * 2]
+    names += ["cudaStreamBeginCapture_v10000", *["cudaLaunchKernel"] * 2, "cudaGraphLaunch_v10000"]
+    calls = [Call(10 * i, 10 * i + 1, id=i, name=name) for i, name in enumerate(names, 1)]
+    path = make(kernels=replay(8, 100, 2), calls=calls)
+    assert warned(gaps(path)) == {"lost_at_start": 1}
 
 
 def test_52_ranges_never_closed_take_no_memory_of_their_own(make: Make) -> None:

@@ -18,13 +18,11 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analysis.boundaries import find_boundaries, find_causes
-from tracekit.analysis.compare import compare
 from tracekit.analysis.histogram import count_gaps
 from tracekit.analysis.overlay import overlay
 from tracekit.analysis.steps import find_instances, find_largest
 from tracekit.cli_report import report
-from tracekit.decode.classes import classify_kernel
-from tracekit.errors import TracekitError, UnanswerableError, UsageError
+from tracekit.errors import TracekitError, UsageError
 from tracekit.report.perfetto import starts_of
 from tracekit.report.timeline import pack, render_timeline, write_timeline
 from tracekit.report.timeline_data import InKernel, Prediction, StepPanels, collect_page
@@ -127,26 +125,6 @@ def test_a_range_before_the_graph_it_holds() -> None:
     assert found is not None
     assert [len(rows) for rows in found.kernels] == [566] * 16
     assert found.source == find_instances(trace, "decode_step").source == "NVTX range decode_step"
-
-
-# Comparing
-
-
-def test_a_trace_against_itself_differs_by_nothing() -> None:
-    trace = sample("hf_compile")
-    comparison = compare(trace, trace, classify_kernel)
-    assert comparison.notes == ("Both files hold the same recording.",)
-    assert {change.difference_ns for change in (*comparison.pairs, *comparison.classes)} == {0}
-
-
-def test_node_level_against_graph_level_is_refused() -> None:
-    traces = sample("pdl_chain_node"), sample("pdl_chain_graph_level")
-    with pytest.raises(UnanswerableError, match="--force"):
-        compare(*traces, classify_kernel)
-    comparison = compare(*traces, classify_kernel, force=True)
-    assert "profiler's" in comparison.notes[0]
-    launched = next(change for change in comparison.classes if change.where == "launch")
-    assert (launched.first_ns, launched.second_ns, launched.difference_ns) == (992, 960, -32)
 
 
 # The page

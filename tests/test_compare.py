@@ -83,7 +83,8 @@ def test_the_refusal_names_both_files_and_modes(tmp_path: Path, modes: tuple[str
     other = "graph" if modes[1] else "no mode that was recorded"
     assert str(refusal.value) == (
         f"0.sqlite traced CUDA graphs by node, 1.sqlite by {other}: node-level tracing lengthens every "
-        "kernel of a replay, so the difference would be the profiler's; record again, or compare anyway with --force"
+        "kernel of a replay, so the difference would be the profiler's; record again, or compare "
+        "anyway with --force"
     )
 
 

@@ -235,6 +235,23 @@ def test_21_two_graphs_of_different_size_are_fine(make: Make) -> None:
     assert "under_recorded_replays" not in warned(gaps(path))
 
 
+def test_21_graphs_of_neighbouring_numbers_are_two_and_launches_are_no_graph(make: Make) -> None:
+    launches = [Kernel(600, 610, id=7), Kernel(620, 630, id=7), Kernel(640, 650, id=8)]
+    path = make(kernels=[*replay(1, 100, 8, graph=2), *replay(2, 300, 2, graph=3), *launches])
+    assert "under_recorded_replays" not in warned(gaps(path))
+
+
+def test_22_an_opaque_replay_excuses_the_launch_of_its_own_process(make: Make) -> None:
+    """Both processes launch a graph under id 1; the replay of process 2 is lost."""
+    launch = "cudaGraphLaunch_v10000"
+    path = make(
+        kernels=[Kernel(1, 2, pid=1), Kernel(1, 2, pid=2)],
+        calls=[Call(5, 6, id=1, pid=1, name=launch), Call(5, 6, id=1, pid=2, name=launch)],
+        opaque_replays=[Replay(10, 20, id=1, pid=1)],
+    )
+    assert warned(gaps(path))["launches_without_kernels"] == 1
+
+
 def test_22_graph_launches_without_their_kernels(make: Make) -> None:
     calls = [Call(10 * i, 10 * i + 1, id=i, name="cudaGraphLaunch_v10000") for i in range(1, 11)]
     path = make(kernels=replay(1, 100, 5), calls=calls)
@@ -392,6 +409,14 @@ def test_38_a_process_with_calls_and_no_kernels_is_named(make: Make) -> None:
     warning = next(w for w in gaps(path)["warnings"] if w["code"] == "process_without_kernels")
     assert warning["count"] == 1
     assert "4321" in warning["message"]
+
+
+@pytest.mark.parametrize(("silent", "named"), [(8, "207)"), (9, "207 and more)")])
+def test_38_eight_such_processes_are_named(make: Make, silent: int, named: str) -> None:
+    path = make(kernels=[Kernel(10, 20)], calls=[Call(1, 2, pid=200 + i) for i in range(silent)])
+    said = "(200, 201, 202, 203, 204, 205, 206, " + named
+    (warning,) = (w for w in gaps(path)["warnings"] if w["code"] == "process_without_kernels")
+    assert said in warning["message"] and warning["count"] == silent
 
 
 def test_38_calls_alone_are_a_diagnosis_not_zero_percent(make: Make) -> None:

@@ -126,7 +126,7 @@ def test_a_trace_of_an_unknown_gpu_uses_the_recorded_bandwidth(tmp_path: Path) -
 
 
 def test_a_boundary_cost_larger_than_the_step_says_nothing_of_boundaries(tmp_path: Path) -> None:
-    """Three kernels in 15 ns cannot have cost 1,051 ns each: no what-if goes below zero."""
+    """Three kernels in 15 ns cannot have cost 1,041 ns each: no what-if goes below zero."""
     kernels = [
         Kernel(100 * r + 5 * i, 100 * r + 5 * i + 5, id=r, node=node(1, i)) for r in (1, 2) for i in range(3)
     ]

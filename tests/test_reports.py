@@ -1,7 +1,8 @@
 """What people who read GPU traces reported: each case on a few rows, with the right behaviour.
 
-The numbers are those of the list of reports, `small` are those it does not number. Three that are about
-files as such stand in test_cli.py: pointers of Git LFS, an export under a wrong name, secrets.
+The numbers are those of the list of reports, `small` are those it does not number. Those that are about
+files as such stand elsewhere: 50 (JSON that is none) in test_kineto.py; pointers of Git LFS, an export
+under a wrong name and secrets in test_cli.py.
 """
 
 from __future__ import annotations

@@ -134,9 +134,8 @@ def exported(path: Path) -> Path:
     if not target.exists():
         print(f"tracekit: exporting {path.name} once, into its cache", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = (
-            folder / f"unfinished-{os.getpid()}.sqlite"
-        )  # a broken-off export must not be found again
+        # What breaks off must not be found again.
+        unfinished = folder / f"unfinished-{os.getpid()}.sqlite"
         export_report(path, nsys.path, unfinished)
         unfinished.replace(target)
     return target

@@ -43,7 +43,8 @@ TRIGGER_CODES = {Trigger.NONE: 0, Trigger.LATE: 1, Trigger.EARLY: 2}
 
 @dataclass(frozen=True)
 class Options:
-    """`size` floats a layer; `forwards` passes of the chain a timing; `streams` that have launched before."""
+    """`size` floats a layer; `forwards` passes of the chain a timing; of `streams` in all one is timed, the
+    others launch the chain once before."""
 
     layers: int = 200
     size: int = 16_384
@@ -227,7 +228,10 @@ def main(  # noqa: PLR0913, PLR0917 - a command line
         bool, typer.Option("--read-only-weights", help="Weights as the handbook declares them, __restrict__.")
     ] = False,
     streams: Annotated[
-        int, typer.Option(help="Streams that have launched the chain before it is timed.")
+        int,
+        typer.Option(
+            help="Streams in all: all but one launch the chain once, before it is timed on that one."
+        ),
     ] = 1,
     result: Annotated[
         Path | None, typer.Option(envvar="TRACEKIT_RESULT", help="Write the timings here, as JSON.")

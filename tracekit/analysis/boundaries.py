@@ -86,6 +86,14 @@ def starts_before_call(trace: Trace) -> Mask:
     return (kernels.call >= 0) & (kernels.start_ns < calls.start_ns[kernels.call])
 
 
+def find_replayed(trace: Trace) -> tuple[NDArray[np.intp], Ints]:
+    """Rows of the kernels inside graph replays, and the number of each one's executable graph: the upper
+    half of its node id (pytorch#191689)."""
+    kernels = trace.kernels
+    rows = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
+    return rows, kernels.graph_node[rows] >> 32
+
+
 def _first_of_stream(trace: Trace) -> Mask:
     stream = trace.kernels.stream
     first = np.ones(len(stream), dtype=bool)

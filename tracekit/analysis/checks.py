@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.analysis.boundaries import Mask, starts_before_call
+from tracekit.analysis.boundaries import Mask, find_replayed, starts_before_call
 from tracekit.codes import encode, encode_rows
 from tracekit.trace import NONE, Trace, TraceWarning, process_of
 
@@ -36,11 +36,10 @@ def find_partial_replays(trace: Trace) -> PartialReplays:
     """
     kernels = trace.kernels
     partial = np.zeros(len(kernels), dtype=bool)
-    rows = np.flatnonzero((kernels.graph_node != NONE) & (kernels.correlation != NONE))
+    rows, graph = find_replayed(trace)
     if not len(rows):
         return PartialReplays(0, partial)
     process = np.array([key.process for key in trace.streams], dtype=np.int64)[kernels.stream[rows]]
-    graph = kernels.graph_node[rows] >> 32  # the number of the executable graph (pytorch#191689)
     replay, (of_process, of_graph, _) = encode_rows([process, graph, kernels.correlation[rows]])
     size = np.bincount(replay)
     graph_code, _ = encode_rows([of_process, of_graph])

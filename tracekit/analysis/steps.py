@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.attribution import find_members, match_ranges
-from tracekit.analysis.boundaries import starts_before_call
+from tracekit.analysis.boundaries import find_replayed, starts_before_call
 from tracekit.analysis.checks import find_partial_replays
 from tracekit.errors import UnanswerableError, UnknownNameError
 from tracekit.intervals import clip, cut, merge
@@ -195,28 +195,21 @@ def _split(trace: Trace, kernels: Rows, instance: NDArray[np.integer[Any]]) -> l
     return sorted(parts, key=lambda rows: int(start[rows[0]]))
 
 
-def _replays(trace: Trace) -> tuple[Rows, NDArray[np.int64]]:
-    """Rows of kernels inside replays, and their executable graph (pytorch#191689: the upper half)."""
-    node = trace.kernels.graph_node
-    rows = np.flatnonzero((node != NONE) & (trace.kernels.correlation != NONE))
-    return rows, node[rows] >> 32
-
-
 def _graphs(trace: Trace) -> dict[int, int]:
     """Executable graphs and how often each was replayed."""
-    rows, graph = _replays(trace)
+    rows, graph = find_replayed(trace)
     replays = np.unique(np.stack([graph, trace.kernels.correlation[rows]], axis=1), axis=0)
     return dict(sorted(Counter(replays[:, 0].tolist()).items()))
 
 
 def _graph_sizes(trace: Trace) -> dict[int, int]:
     """Graphs that were replayed more than once, and how many kernels their replays have."""
-    sizes = Counter(_replays(trace)[1].tolist())
+    sizes = Counter(find_replayed(trace)[1].tolist())
     return {graph: sizes[graph] for graph, replays in _graphs(trace).items() if replays > 1}
 
 
 def _of_graph(trace: Trace, graph: int) -> Instances:
-    rows, of = _replays(trace)
+    rows, of = find_replayed(trace)
     rows = rows[of == graph]
     if not len(rows):
         raise UnknownNameError(f"no replay of graph {graph}; {_candidates(trace)}")
